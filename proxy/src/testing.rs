@@ -1,0 +1,1 @@
+//! Upstreams and clients for the tests of this crate, all on loopback.
