@@ -1,1 +1,22 @@
-//! Skeleton.
+//! The vocabulary of scafo, shared by every process and by the command line.
+//!
+//! Everything here is pure: no runtime, no network, no clock of its own, no files. A value of a type from this crate has
+//! been checked already, because its constructors are the only way to one.
+
+pub mod deploy;
+pub mod domain;
+pub mod hex;
+pub mod id;
+pub mod key;
+pub mod problem;
+pub mod record;
+pub mod routing;
+pub mod scope;
+pub mod settings;
+pub mod time;
+pub mod token;
+pub mod view;
+
+pub use id::{ApplicationName, DeployId, DeploymentVersion, NodeId, OperatorId};
+pub use problem::{Problem, ProblemCode};
+pub use time::Timestamp;

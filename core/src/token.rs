@@ -1,0 +1,324 @@
+//! Node and operator tokens: compact JWS (RFC 7515) with Ed25519 signatures (RFC 8037), one short life and one use each.
+//!
+//! Verification is in two steps, because the key is looked up by the unverified `kid`: [`Unverified::parse`] reads a token
+//! without trusting it, [`Unverified::verify`] decides. Every refusal is the same to the caller; the reason is for the log.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use serde::{Deserialize, Serialize};
+
+use crate::time::Timestamp;
+
+/// The audience of every node and operator token.
+pub const AUDIENCE: &str = "scafo-node";
+/// Longest life of a token, in seconds.
+pub const MAX_LIFETIME_S: i64 = 60;
+/// How far the clocks of signer and verifier may be apart, in seconds, at both ends.
+pub const CLOCK_SKEW_S: i64 = 30;
+/// Longest token that is looked at. A token of ours has about 300 bytes.
+pub const MAX_TOKEN_BYTES: usize = 4096;
+/// Bytes of randomness in a `jti`.
+const JTI_BYTES: usize = 16;
+
+/// An Ed25519 public key as a JWK (RFC 8037 §2). Only ever public material: other members are not kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Jwk", into = "Jwk")]
+pub struct PublicKey(VerifyingKey);
+
+#[derive(Serialize, Deserialize)]
+struct Jwk {
+    kty: String,
+    crv: String,
+    x: String,
+}
+
+/// The JWK is no Ed25519 public key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not an Ed25519 public key: {0}")]
+pub struct BadKey(&'static str);
+
+impl TryFrom<Jwk> for PublicKey {
+    type Error = BadKey;
+
+    fn try_from(jwk: Jwk) -> Result<Self, BadKey> {
+        if jwk.kty != "OKP" || jwk.crv != "Ed25519" {
+            return Err(BadKey("kty must be OKP and crv Ed25519"));
+        }
+        let bytes = URL_SAFE_NO_PAD.decode(&jwk.x).map_err(|_| BadKey("x is not unpadded base64url"))?;
+        let bytes: [u8; 32] = bytes.try_into().map_err(|_| BadKey("x is not 32 bytes"))?;
+        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| BadKey("x is not a point of the curve"))?;
+        // A point of small order verifies signatures that nobody made (RFC 8032 §8.4 leaves the check to us).
+        if key.is_weak() {
+            return Err(BadKey("x is a point of small order"));
+        }
+        Ok(Self(key))
+    }
+}
+
+impl From<PublicKey> for Jwk {
+    fn from(key: PublicKey) -> Self {
+        Self { kty: "OKP".to_owned(), crv: "Ed25519".to_owned(), x: URL_SAFE_NO_PAD.encode(key.0.as_bytes()) }
+    }
+}
+
+impl From<&SigningKey> for PublicKey {
+    fn from(key: &SigningKey) -> Self {
+        Self(key.verifying_key())
+    }
+}
+
+#[derive(Serialize)]
+struct HeaderOut<'a> {
+    alg: &'static str,
+    kid: &'a str,
+    typ: &'static str,
+}
+
+/// What a token says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// The signer's id, equal to `kid`.
+    pub sub: String,
+    /// [`AUDIENCE`].
+    pub aud: String,
+    /// Signed at, in seconds since the Unix epoch.
+    pub iat: i64,
+    /// Not accepted after, in seconds since the Unix epoch.
+    pub exp: i64,
+    /// base64url of 16 random bytes; a token is accepted once.
+    pub jti: String,
+}
+
+/// Signs one token for `signer`, valid from `now` for a minute.
+pub fn sign(key: &SigningKey, signer: &str, now: Timestamp, jti: [u8; JTI_BYTES]) -> String {
+    let header = HeaderOut { alg: "EdDSA", kid: signer, typ: "JWT" };
+    let claims = Claims {
+        sub: signer.to_owned(),
+        aud: AUDIENCE.to_owned(),
+        iat: now.as_seconds(),
+        exp: now.as_seconds() + MAX_LIFETIME_S,
+        jti: URL_SAFE_NO_PAD.encode(jti),
+    };
+    let signed = format!("{}.{}", encode(&header), encode(&claims));
+    let signature = key.sign(signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature.to_bytes()))
+}
+
+fn encode(part: &impl Serialize) -> String {
+    let json = serde_json::to_vec(part).expect("strings and integers always serialise");
+    URL_SAFE_NO_PAD.encode(json)
+}
+
+/// Why a token was refused. For the log; callers all read the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not three base64url parts, or too long.
+    Shape,
+    /// A header that is not exactly `alg`, `kid` and perhaps `typ`, or another algorithm.
+    Header,
+    /// Claims that are not exactly the five with their types.
+    Claims,
+    /// `sub` and `kid` differ.
+    Subject,
+    /// Another audience.
+    Audience,
+    /// `exp - iat` is not in (0, 60].
+    Lifetime,
+    /// Signed in the future, by more than the skew.
+    NotYet,
+    /// Over, by more than the skew.
+    Expired,
+    /// The signature is not the key's.
+    Signature,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shape => "not a compact token",
+            Self::Header => "a header that is not allowed",
+            Self::Claims => "malformed claims",
+            Self::Subject => "sub and kid differ",
+            Self::Audience => "another audience",
+            Self::Lifetime => "a lifetime out of bounds",
+            Self::NotYet => "signed in the future",
+            Self::Expired => "expired",
+            Self::Signature => "a wrong signature",
+        })
+    }
+}
+
+/// A token that was read and is not trusted yet.
+#[derive(Debug)]
+pub struct Unverified<'a> {
+    signed: &'a str,
+    signature: Signature,
+    kid: String,
+    claims: Claims,
+}
+
+/// A header with exactly these members: anything that could name another key or rule (`jwk`, `jku`, `x5u`, `crit`, `b64`)
+/// is refused with the rest (RFC 8725 §3.1, §3.10).
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeaderIn {
+    alg: String,
+    kid: String,
+    #[serde(default)]
+    typ: Option<String>,
+}
+
+impl<'a> Unverified<'a> {
+    /// Reads a token. Nothing of it may be trusted.
+    ///
+    /// # Errors
+    /// [`Refusal`] when it could not be a token of ours whatever the key.
+    pub fn parse(token: &'a str) -> Result<Self, Refusal> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(Refusal::Shape);
+        }
+        let (signed, signature) = token.rsplit_once('.').ok_or(Refusal::Shape)?;
+        let (header, claims) = signed.split_once('.').ok_or(Refusal::Shape)?;
+        let header: HeaderIn = decode(header).ok_or(Refusal::Header)?;
+        if header.alg != "EdDSA" || header.typ.is_some_and(|typ| !typ.eq_ignore_ascii_case("JWT")) {
+            return Err(Refusal::Header);
+        }
+        let claims: Claims = decode(claims).ok_or(Refusal::Claims)?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Refusal::Shape)?;
+        let signature = Signature::from_slice(&signature).map_err(|_| Refusal::Signature)?;
+        Ok(Self { signed, signature, kid: header.kid, claims })
+    }
+
+    /// Whose token it says it is.
+    pub fn kid(&self) -> &str {
+        &self.kid
+    }
+
+    /// Decides. The caller still has to see that the `jti` was never accepted before.
+    ///
+    /// # Errors
+    /// [`Refusal`] with the first rule that it breaks.
+    pub fn verify(self, key: &PublicKey, now: Timestamp) -> Result<Claims, Refusal> {
+        key.0.verify_strict(self.signed.as_bytes(), &self.signature).map_err(|_| Refusal::Signature)?;
+        let claims = self.claims;
+        if claims.sub != self.kid {
+            return Err(Refusal::Subject);
+        }
+        if claims.aud != AUDIENCE {
+            return Err(Refusal::Audience);
+        }
+        if URL_SAFE_NO_PAD.decode(&claims.jti).map_or(0, |bytes| bytes.len()) != JTI_BYTES {
+            return Err(Refusal::Claims);
+        }
+        let lifetime = claims.exp.checked_sub(claims.iat).ok_or(Refusal::Lifetime)?;
+        if !(1..=MAX_LIFETIME_S).contains(&lifetime) {
+            return Err(Refusal::Lifetime);
+        }
+        let now = now.as_seconds();
+        if claims.iat > now + CLOCK_SKEW_S {
+            return Err(Refusal::NotYet);
+        }
+        if claims.exp <= now - CLOCK_SKEW_S {
+            return Err(Refusal::Expired);
+        }
+        Ok(claims)
+    }
+}
+
+fn decode<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis_const(1_800_000_000_000);
+
+    fn key() -> SigningKey {
+        SigningKey::from_bytes(&[7; 32])
+    }
+
+    fn check(header: &str, claims: &str, at: Timestamp) -> Result<Claims, Refusal> {
+        let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+        let signature = URL_SAFE_NO_PAD.encode(key().sign(signed.as_bytes()).to_bytes());
+        let token = format!("{signed}.{signature}");
+        Unverified::parse(&token)?.verify(&PublicKey::from(&key()), at)
+    }
+
+    fn claims(iat: i64, exp: i64) -> String {
+        format!(r#"{{"sub":"op","aud":"scafo-node","iat":{iat},"exp":{exp},"jti":"{}"}}"#, "A".repeat(22))
+    }
+
+    const HEADER: &str = r#"{"alg":"EdDSA","kid":"op"}"#;
+
+    #[test]
+    fn a_token_that_was_just_signed_is_accepted() {
+        let token = sign(&key(), "op", NOW, [1; 16]);
+        let parsed = Unverified::parse(&token).unwrap();
+        assert_eq!(parsed.kid(), "op");
+        assert!(parsed.verify(&PublicKey::from(&key()), NOW).is_ok());
+    }
+
+    #[test]
+    fn the_skew_is_thirty_seconds_at_both_ends() {
+        let now = NOW.as_seconds();
+        assert!(check(HEADER, &claims(now + 30, now + 60), NOW).is_ok());
+        assert_eq!(check(HEADER, &claims(now + 31, now + 60), NOW), Err(Refusal::NotYet));
+        assert!(check(HEADER, &claims(now - 60, now - 29), NOW).is_ok());
+        assert_eq!(check(HEADER, &claims(now - 60, now - 30), NOW), Err(Refusal::Expired));
+    }
+
+    #[test]
+    fn a_life_is_more_than_nothing_and_at_most_a_minute() {
+        let now = NOW.as_seconds();
+        for (life, good) in [(1, true), (60, true), (61, false), (0, false), (-5, false)] {
+            assert_eq!(check(HEADER, &claims(now, now + life), NOW).is_ok(), good, "{life}");
+        }
+        assert_eq!(check(HEADER, &claims(i64::MIN, i64::MAX), NOW), Err(Refusal::Lifetime));
+    }
+
+    #[test]
+    fn a_header_may_say_nothing_but_algorithm_and_key() {
+        let now = NOW.as_seconds();
+        for header in [
+            r#"{"alg":"none","kid":"op"}"#,
+            r#"{"alg":"HS256","kid":"op"}"#,
+            r#"{"alg":"eddsa","kid":"op"}"#,
+            r#"{"alg":"EdDSA"}"#,
+            r#"{"alg":"EdDSA","kid":"op","crit":[]}"#,
+            r#"{"alg":"EdDSA","kid":"op","jwk":{}}"#,
+            r#"{"alg":"EdDSA","kid":"op","b64":false}"#,
+            r#"{"alg":"EdDSA","alg":"EdDSA","kid":"op"}"#,
+        ] {
+            assert_eq!(check(header, &claims(now, now + 10), NOW), Err(Refusal::Header), "{header}");
+        }
+        assert_eq!(check(r#"{"alg":"EdDSA","kid":"xx"}"#, &claims(now, now + 10), NOW), Err(Refusal::Subject));
+    }
+
+    #[test]
+    fn a_foreign_or_altered_signature_is_refused() {
+        let token = sign(&SigningKey::from_bytes(&[8; 32]), "op", NOW, [1; 16]);
+        let refused = Unverified::parse(&token).unwrap().verify(&PublicKey::from(&key()), NOW);
+        assert_eq!(refused, Err(Refusal::Signature));
+        assert!(Unverified::parse("a.b").is_err() && Unverified::parse("").is_err());
+    }
+
+    #[test]
+    fn a_key_of_small_order_is_no_key() {
+        let zero = format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{}"}}"#, URL_SAFE_NO_PAD.encode([0; 32]));
+        assert!(serde_json::from_str::<PublicKey>(&zero).is_err());
+    }
+
+    #[test]
+    fn private_material_is_never_copied() {
+        let public = serde_json::to_value(PublicKey::from(&key())).unwrap();
+        let mut with_d = public.clone();
+        with_d["d"] = "secret".into();
+        let read: PublicKey = serde_json::from_value(with_d).unwrap();
+        assert_eq!(serde_json::to_value(read).unwrap(), public);
+    }
+}
