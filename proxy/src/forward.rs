@@ -30,6 +30,10 @@ pub struct Limits {
     /// How long an unused connection is kept. 4 s: workerd and Node close theirs after 5 s, and who closes second may
     /// lose a request.
     pub idle: Duration,
+    /// For how long an unused connection serves for requests that may not be sent twice. Such a request is lost if the
+    /// upstream closes the connection in the same moment. 1 s: upstreams close unused connections after several
+    /// seconds, so a connection in lively use is safe, and a quiet one is worth less than the request.
+    pub idle_unrepeatable: Duration,
     /// How many unused connections are kept for one upstream. 64: about what 200 requests per second of 300 ms need.
     pub idle_per_upstream: usize,
 }
@@ -37,14 +41,15 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let second = Duration::from_secs(1);
-        Self { connect: 3 * second, response_head: None, idle: 4 * second, idle_per_upstream: 64 }
+        Self {
+            connect: 3 * second,
+            response_head: None,
+            idle: 4 * second,
+            idle_unrepeatable: second,
+            idle_per_upstream: 64,
+        }
     }
 }
-
-/// For how long an unused connection serves for requests that may not be sent twice. Such a request is lost if the
-/// upstream closes an unused connection in the same moment. Upstreams do that after seconds, so a connection in
-/// lively use is safe, and a quiet one is worth less than the request.
-const IDLE_FOR_UNREPEATABLE: Duration = Duration::from_secs(1);
 
 /// Sends requests to upstreams and keeps connections to them. Cheap to clone; clones share the connections.
 pub struct Forwarder<B> {
@@ -89,7 +94,7 @@ impl<B: ProxyBody> Forwarder<B> {
             (true, place) => place,
             (false, _) => None,
         };
-        let max_idle = if outbound.is_replayable() { self.limits.idle } else { IDLE_FOR_UNREPEATABLE };
+        let max_idle = if outbound.is_replayable() { self.limits.idle } else { self.limits.idle_unrepeatable };
         let outbound = match self.pool.take(upstream, max_idle) {
             None => outbound,
             Some(link) => match self.attempt(link, outbound).await {
@@ -106,6 +111,16 @@ impl<B: ProxyBody> Forwarder<B> {
         };
         let (response, kept) = self.attempt(link, outbound).await?;
         finish(response, kept, place)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open_connections(&self) -> usize {
+        self.pool.open_connections()
+    }
+
+    #[cfg(test)]
+    pub(crate) async fn until_idle(&self, upstream: &Upstream) {
+        crate::testing::eventually("a connection is idle", || self.pool.has_idle(upstream)).await;
     }
 
     async fn connect(&self, upstream: &Upstream) -> io::Result<Link<B>> {

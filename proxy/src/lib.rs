@@ -43,6 +43,8 @@ mod upstream;
 
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use failure::{Failure, FailureKind};
 pub use forward::{Forwarder, Limits};

@@ -114,6 +114,11 @@ impl<B: ProxyBody> Pool<B> {
     }
 
     #[cfg(test)]
+    pub(crate) fn has_idle(&self, upstream: &Upstream) -> bool {
+        self.idle().get(upstream).is_some_and(|links| !links.is_empty())
+    }
+
+    #[cfg(test)]
     pub(crate) fn open_connections(&self) -> usize {
         self.tasks.len()
     }
