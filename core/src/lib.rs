@@ -13,6 +13,7 @@ pub mod record;
 pub mod routing;
 pub mod scope;
 pub mod settings;
+pub mod snapshot;
 pub mod time;
 pub mod token;
 pub mod view;

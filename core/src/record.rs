@@ -413,6 +413,13 @@ pub struct ApplicationRecord {
     pub rest: Rest,
 }
 
+impl ApplicationRecord {
+    /// Whether processes of it may run and answer: it is not blocked, not retired and not being deleted.
+    pub fn may_serve(&self) -> bool {
+        !self.blocked && self.retired_at.is_none() && self.deleting != Some(true)
+    }
+}
+
 /// A deployment and the deploy that published it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {

@@ -75,7 +75,7 @@ pub struct NodeIdentity {
     /// Operator-given labels, matched by node selectors.
     pub labels: BTreeMap<String, String>,
     /// Domains under which every application answers at `<name>.<domain>`, sorted.
-    pub platform_domains: Vec<String>,
+    pub platform_domains: Vec<crate::domain::Host>,
     /// Whether the bare platform domains route to the API.
     pub api_public: bool,
     /// Version of the runtime that this node starts, as in `celld --version`; absent when there is none.

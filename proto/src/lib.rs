@@ -1,1 +1,28 @@
-//! Skeleton.
+//! How the processes of one node talk to each other: gRPC over Unix sockets that the supervisor bound.
+//!
+//! The services are in `proto/`, one package for each owner. Beside the generated code this crate holds what every process
+//! needs to be a child of the supervisor ([`child`]), to serve and to call ([`transport`]), to pass failures on typed
+//! ([`status`]), and to move documents of any size ([`chunk`]).
+
+pub mod child;
+pub mod chunk;
+pub mod status;
+pub mod transport;
+
+/// `scafo.supervisor.v1`: processes, jobs, signatures.
+#[allow(missing_docs, clippy::doc_markdown, clippy::wildcard_imports, clippy::too_many_lines, unreachable_pub)]
+pub mod supervisor {
+    tonic::include_proto!("scafo.supervisor.v1");
+}
+
+/// `scafo.registry.v1`: the registry by intent.
+#[allow(missing_docs, clippy::doc_markdown, clippy::wildcard_imports, clippy::too_many_lines, unreachable_pub)]
+pub mod registry {
+    tonic::include_proto!("scafo.registry.v1");
+}
+
+/// `scafo.router.v1`: rendered routing.
+#[allow(missing_docs, clippy::doc_markdown, clippy::wildcard_imports, clippy::too_many_lines, unreachable_pub)]
+pub mod router {
+    tonic::include_proto!("scafo.router.v1");
+}

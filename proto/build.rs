@@ -1,0 +1,13 @@
+//! Compiles the `.proto` files without a system `protoc`.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files = [
+        "proto/scafo/supervisor/v1/supervisor.proto",
+        "proto/scafo/registry/v1/registry.proto",
+        "proto/scafo/router/v1/router.proto",
+    ];
+    println!("cargo:rerun-if-changed=proto");
+    let descriptors = protox::compile(files, ["proto"])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}
