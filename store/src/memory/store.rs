@@ -133,7 +133,7 @@ impl Store {
                 continue;
             }
             if page.entries.len() + page.prefixes.len() == limit {
-                page.next = (self.lie != Some(Lie::CutsListings)).then(|| PageToken(last));
+                page.next = (self.lie != Some(Lie::CutsListings)).then_some(PageToken(last));
                 return page;
             }
             last.clone_from(key);
