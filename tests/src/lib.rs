@@ -1,1 +1,15 @@
-//! Skeleton.
+//! Real nodes for tests and benchmarks: every process is the one that ships, started by `scafo dev` on ports of its own.
+
+// Code of tests: a panic is how it says what is wrong.
+#![allow(clippy::panic)]
+
+pub mod api;
+pub mod load;
+pub mod node;
+pub mod process;
+pub mod project;
+pub mod wait;
+
+pub use api::Api;
+pub use node::{Dev, Node};
+pub use project::Project;

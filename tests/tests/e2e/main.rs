@@ -1,0 +1,10 @@
+//! Whole nodes, from the command line to the answer of a Worker.
+
+// Helpers of tests, outside of the functions that are marked as such.
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+mod bad_input;
+mod deploy;
+mod examples;
+mod kills;
+mod restart;
