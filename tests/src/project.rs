@@ -47,3 +47,18 @@ impl Project {
 pub fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(name)
 }
+
+/// The files of a directory as an artifact.
+///
+/// # Panics
+/// When they cannot be read.
+pub fn pack(directory: &Path) -> Vec<u8> {
+    let mut archive = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    archive.append_dir_all(".", directory).expect("readable files");
+    archive.into_inner().and_then(flate2::write::GzEncoder::finish).expect("memory takes everything")
+}
+
+/// A file of the development runtime's npm packages.
+pub fn tool(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/node_modules").join(path)
+}
