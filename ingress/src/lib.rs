@@ -1,1 +1,32 @@
-//! Skeleton.
+//! scafo's own ingress: pulls the routing document of one node per fleet and forwards what comes to the processes that
+//! the documents name.
+//!
+//! What is kept true:
+//!
+//! - Only a document that came whole, and whose `v` is 1, replaces the one held; everything else leaves routing as it is.
+//! - A request is decided on one document from beginning to end, also while the next one takes over.
+//! - A host that no document names reaches nobody. A denied path on an API host reaches nobody, however it is spelled.
+//! - A request is never sent twice where that could make something happen twice, and an answer of an upstream is passed
+//!   on whatever its status: a 503 is the upstream's word.
+//! - The client's own forwarding fields are dropped; upstreams see where a request came from as this process saw it.
+//!
+//! `GET /.well-known/scafo-ingress/health` is answered here to a peer on loopback, on every host that no document names
+//! (the supervisor asks for `scafo-ingressd.invalid`, which none can name).
+#![forbid(unsafe_code)]
+
+mod answer;
+pub mod args;
+pub mod config;
+mod decide;
+mod document;
+mod forwarded;
+mod front;
+mod host;
+mod marks;
+mod path;
+mod poll;
+pub mod run;
+mod serve;
+
+#[cfg(test)]
+mod tests;

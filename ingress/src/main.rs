@@ -1,2 +1,53 @@
-//! Skeleton.
-fn main() {}
+//! `scafo-ingressd`: see the library for what it does.
+
+use std::{error::Error, io::Write as _, process::ExitCode};
+
+use clap::Parser as _;
+use scafo_ingressd::{
+    args::Args,
+    config::{Config, DEFAULT_GRACE},
+    run::run,
+};
+use scafo_proto::child;
+use tokio::net::TcpListener;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    child::init_tracing("ingressd");
+    match start().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = format!("scafo-ingressd: {error}");
+            let mut cause = error.source();
+            while let Some(inner) = cause {
+                text.push_str(&format!(": {inner}"));
+                cause = inner.source();
+            }
+            // Nobody may be listening any more, and there is no other place to say it.
+            drop(writeln!(std::io::stderr(), "{text}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start() -> Result<(), Box<dyn Error>> {
+    let stop = child::shutdown_signal()?;
+    let (config, listener) = if std::env::args_os().len() > 1 { by_hand().await? } else { as_child()? };
+    Ok(run(config, listener, stop).await?)
+}
+
+async fn by_hand() -> Result<(Config, TcpListener), Box<dyn Error>> {
+    let args = Args::parse();
+    let config = Config::new(args.settings()?, args.grace())?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}; choose another address with --listen", args.listen))?;
+    writeln!(std::io::stdout(), "http://{}", listener.local_addr()?)?;
+    Ok((config, listener))
+}
+
+fn as_child() -> Result<(Config, TcpListener), Box<dyn Error>> {
+    let mut listeners = child::Listeners::from_env();
+    let listener = listeners.take_tcp("http")?;
+    Ok((Config::new(child::settings()?, DEFAULT_GRACE)?, listener))
+}

@@ -1,0 +1,164 @@
+//! Where a request goes. Pure: documents, host and path in, a decision out.
+
+use std::sync::Arc;
+
+use scafo_core::routing::wildcard_key;
+
+use crate::{
+    document::{Table, Target},
+    host::Host,
+    path::is_denied_in_any_spelling,
+};
+
+/// The documents held, one place for each fleet in configured order; `None` until its first document has come.
+#[derive(Clone, Debug)]
+pub(crate) struct Routing {
+    pub(crate) fleets: Vec<Option<Arc<Table>>>,
+}
+
+/// What to do with a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// Send it to this application, or to the API.
+    Forward(Arc<Target>),
+    /// A path that is never proxied, on an API host.
+    Denied,
+    /// No fleet serves that host.
+    Unknown,
+    /// No fleet that we have heard from serves that host, and not all have been heard from.
+    Unavailable,
+}
+
+impl Routing {
+    /// Nothing heard yet from that many fleets.
+    pub(crate) fn silent(fleets: usize) -> Self {
+        Self { fleets: vec![None; fleets] }
+    }
+
+    /// The same with a new document for one fleet.
+    pub(crate) fn with(&self, fleet: usize, table: Arc<Table>) -> Self {
+        let mut next = self.clone();
+        if let Some(place) = next.fleets.get_mut(fleet) {
+            *place = Some(table);
+        }
+        next
+    }
+
+    /// Looks a request up: the host exactly in each fleet, in order, then once with its first label as the wildcard.
+    /// Within a fleet an application's route wins over an API host of the same name. `host` is `None` if it is nothing
+    /// that a document can name.
+    pub(crate) fn decide(&self, host: Option<&Host>, path: &str) -> Decision {
+        let Some(host) = host else { return Decision::Unknown };
+        let held = || self.fleets.iter().flatten();
+        if let Some(decision) = held().find_map(|table| exactly(table, host, path)) {
+            return decision;
+        }
+        let covered = wildcard_key(host.as_str()).and_then(|key| held().find_map(|table| table.route(&key)));
+        match covered {
+            Some(target) => Decision::Forward(Arc::clone(target)),
+            None if self.fleets.iter().any(Option::is_none) => Decision::Unavailable,
+            None => Decision::Unknown,
+        }
+    }
+}
+
+fn exactly(table: &Table, host: &Host, path: &str) -> Option<Decision> {
+    if let Some(target) = table.route(host.as_str()) {
+        return Some(Decision::Forward(Arc::clone(target)));
+    }
+    let api = table.api(host.as_str())?;
+    let denied = is_denied_in_any_spelling(path, table.denied());
+    Some(if denied { Decision::Denied } else { Decision::Forward(Arc::clone(api)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One route per `host=application`; the API on `dev.example` and `apex.example` if asked for.
+    fn table(routes: &[(&str, &str)], api: bool) -> Option<Arc<Table>> {
+        let routes: Vec<_> = routes
+            .iter()
+            .map(|(host, application)| {
+                serde_json::json!({"host": host, "application": application, "upstreams": [{"node": "n", "address": "127.0.0.1:1"}]})
+            })
+            .collect();
+        let mut document = serde_json::json!({"v": 1, "routes": routes});
+        if api {
+            document["api"] = serde_json::json!({"hosts": ["apex.example", "dev.example"],
+                "upstreams": [{"node": "n", "address": "127.0.0.1:2"}], "denied": scafo_core::routing::DENIED});
+        }
+        Some(Arc::new(Table::parse(document.to_string().as_bytes()).unwrap()))
+    }
+
+    fn check(routing: &Routing, rows: &[(&str, &str, &str)]) {
+        for (host, path, expected) in rows {
+            let got = match routing.decide(Host::parse(host).as_ref(), path) {
+                Decision::Forward(target) => target.name.clone(),
+                other => format!("{other:?}"),
+            };
+            assert_eq!(got, *expected, "{host} {path}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_nobody_serves_reaches_nobody() {
+        let fleet = Routing { fleets: vec![table(&[("shop.dev.example", "shop")], true)] };
+        let rows =
+            ["blog.dev.example", "localhost", "127.0.0.1", "[::1]", "", "example", "shop.dev.example.evil.example"];
+        check(&fleet, &rows.map(|host| (host, "/", "Unknown")));
+    }
+
+    #[test]
+    fn a_wildcard_covers_one_label_and_never_an_exact_host() {
+        let base = format!("{}.example", "b".repeat(52));
+        let (wild, exact) = (format!("*.{base}"), format!("a.{base}"));
+        let routes = [("*.shop.example", "wild"), ("a.shop.example", "exact"), (&wild, "wild"), (&exact, "exact")];
+        check(
+            &Routing { fleets: vec![table(&routes, false)] },
+            &[
+                ("a.shop.example", "/", "exact"),
+                ("A.SHOP.EXAMPLE", "/", "exact"),
+                ("a.shop.example:8443", "/", "exact"),
+                ("a.shop.example.", "/", "exact"),
+                ("b.shop.example", "/", "wild"),
+                ("a.b.shop.example", "/", "Unknown"),
+                (".shop.example", "/", "Unknown"),
+                ("shop.example", "/", "Unknown"),
+                ("*.shop.example", "/", "Unknown"),
+                (&exact, "/", "exact"),
+                (&wild.replace('*', "c"), "/", "wild"),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_denied_path_is_denied_on_the_api_host_only() {
+        let fleet = Routing { fleets: vec![table(&[("apex.example", "site"), ("*.example", "wild")], true)] };
+        check(
+            &fleet,
+            &[
+                ("dev.example", "/v1/applications", "api"),
+                ("dev.example", "/v1/storage", "Denied"),
+                ("DEV.example.:80", "/v1//ingress/%72outes/x", "Denied"),
+                ("apex.example", "/v1/storage", "site"),
+                ("other.example", "/v1/storage", "wild"),
+            ],
+        );
+    }
+
+    #[test]
+    fn an_exact_host_of_a_later_fleet_wins_over_a_wildcard_of_an_earlier_one() {
+        let fleets = vec![
+            table(&[("*.x.example", "first")], false),
+            table(&[("a.x.example", "second"), ("*.x.example", "third")], false),
+        ];
+        check(&Routing { fleets }, &[("a.x.example", "/", "second"), ("b.x.example", "/", "first")]);
+    }
+
+    #[test]
+    fn a_fleet_not_heard_from_makes_an_unknown_host_unavailable() {
+        let half = Routing::silent(2).with(1, table(&[("a.example", "a")], false).unwrap());
+        check(&half, &[("a.example", "/", "a"), ("b.example", "/", "Unavailable"), ("*.example", "/", "Unknown")]);
+    }
+}

@@ -1,0 +1,166 @@
+//! Pulling the document of one fleet, again and again.
+//!
+//! A poll that brings no whole document of version 1 changes nothing but the log, which hears of it once per kind of
+//! failure and once when it is over.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Request, Response, StatusCode,
+    header::{ACCEPT, AUTHORIZATION, ETAG, HOST, IF_NONE_MATCH},
+};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Incoming;
+use scafo_core::problem::ProblemDocument;
+use scafo_proxy::{Forwarder, Limits, Outbound, Tunnels};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    config::Source,
+    decide::Routing,
+    document::{Refused, Table},
+};
+
+/// One poll, from connecting to the last byte. The ingress protocol says 10 s.
+const POLL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Largest document. 64 MiB: 100,000 hosts with three upstreams each take about 25 MiB.
+const LARGEST_DOCUMENT: usize = 64 * 1024 * 1024;
+
+/// Largest problem document that is read for its text.
+const LARGEST_PROBLEM: usize = 64 * 1024;
+
+/// Longest pause while there is no document at all. Nothing can be served until there is one, and a node that starts
+/// has one within seconds, so asking twice a second is worth it.
+const LONGEST_FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What keeps a poll from bringing a document.
+#[derive(Debug, thiserror::Error)]
+enum PollError {
+    #[error("the node does not answer")]
+    Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the node did not answer whole within {} s", POLL_LIMIT.as_secs())]
+    Late,
+    #[error("the document was cut, or is larger than {} MiB", LARGEST_DOCUMENT >> 20)]
+    Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("the node answered {status}: {text}")]
+    Status { status: StatusCode, text: String },
+    #[error("the document is refused as a whole")]
+    Refused(#[from] Refused),
+    #[error("the document could not be read")]
+    Reading(#[from] tokio::task::JoinError),
+}
+
+/// What a good poll brings.
+enum Polled {
+    Unchanged,
+    Fresh(Arc<Table>, Option<HeaderValue>),
+}
+
+/// Pulls the document of one fleet.
+pub(crate) struct Poller {
+    fleet: usize,
+    source: Source,
+    interval: Duration,
+    forwarder: Forwarder<Empty<Bytes>>,
+    tunnels: Tunnels,
+    routing: watch::Sender<Arc<Routing>>,
+    tag: Option<HeaderValue>,
+    /// The text of the failure that was logged last, while it lasts.
+    complaint: Option<String>,
+}
+
+impl Poller {
+    /// A poller that writes the document of `source` to place `fleet` of `routing`.
+    pub(crate) fn new(fleet: usize, source: Source, interval: Duration, routing: watch::Sender<Arc<Routing>>) -> Self {
+        let forwarder = Forwarder::new(Limits::default());
+        Self { fleet, source, interval, forwarder, tunnels: Tunnels::new(0), routing, tag: None, complaint: None }
+    }
+
+    /// Polls for ever. May be dropped at any time: a document takes over in one step.
+    pub(crate) async fn run(mut self) {
+        loop {
+            let outcome = self.poll().await;
+            self.take_over(outcome);
+            let first = self.routing.borrow().fleets.get(self.fleet).is_some_and(Option::is_none);
+            // The pause is between polls and not a schedule, so that a slow node is not asked without end.
+            sleep(if first { self.interval.min(LONGEST_FIRST_PAUSE) } else { self.interval }).await;
+        }
+    }
+
+    async fn poll(&self) -> Result<Polled, PollError> {
+        timeout(POLL_LIMIT, self.fetch()).await.unwrap_or(Err(PollError::Late))
+    }
+
+    fn take_over(&mut self, outcome: Result<Polled, PollError>) {
+        match outcome {
+            Ok(Polled::Unchanged) => {}
+            Ok(Polled::Fresh(table, tag)) => {
+                let (hosts, skipped) = (table.len(), table.skipped);
+                self.tag = tag;
+                self.routing.send_modify(|routing| *routing = Arc::new(routing.with(self.fleet, table)));
+                tracing::info!(node = %self.source, hosts, "new routing document");
+                if skipped > 0 {
+                    tracing::warn!(node = %self.source, skipped, "addresses in the document cannot be dialled");
+                }
+            }
+            Err(error) => return self.complain(&error),
+        }
+        if self.complaint.take().is_some() {
+            tracing::info!(node = %self.source, "routing documents come again");
+        }
+    }
+
+    fn complain(&mut self, error: &PollError) {
+        let text = error.to_string();
+        if self.complaint.as_ref() == Some(&text) {
+            return;
+        }
+        let cause = std::error::Error::source(error).map(ToString::to_string);
+        tracing::warn!(node = %self.source, error = text, cause, "no routing document, the last one stays in force");
+        self.complaint = Some(text);
+    }
+
+    async fn fetch(&self) -> Result<Polled, PollError> {
+        let response = self.forwarder.forward(&self.source.upstream, self.request()?, &self.tunnels).await;
+        let response = response.map_err(|failure| PollError::Unreachable(Box::new(failure)))?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_MODIFIED if self.tag.is_some() => return Ok(Polled::Unchanged),
+            status => return Err(PollError::Status { status, text: explanation(response).await }),
+        }
+        let tag = response.headers().get(ETAG).cloned();
+        // hyper reports a body that ends before its length; one without a length has to end as JSON does.
+        let body = Limited::new(response.into_body(), LARGEST_DOCUMENT).collect().await.map_err(PollError::Cut)?;
+        let bytes = body.to_bytes();
+        // 100,000 hosts take a good part of a second to read; requests go on meanwhile.
+        let table = tokio::task::spawn_blocking(move || Table::parse(&bytes)).await??;
+        Ok(Polled::Fresh(Arc::new(table), tag))
+    }
+
+    fn request(&self) -> Result<Outbound<Empty<Bytes>>, PollError> {
+        let mut request = Request::new(Empty::new());
+        *request.uri_mut() = self.source.target.clone();
+        let headers: &mut HeaderMap = request.headers_mut();
+        headers.insert(HOST, self.source.host.clone());
+        headers.insert(AUTHORIZATION, self.source.authorization.clone());
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        if let Some(tag) = &self.tag {
+            headers.insert(IF_NONE_MATCH, tag.clone());
+        }
+        Outbound::new(request).map_err(|error| PollError::Unreachable(Box::new(error)))
+    }
+}
+
+/// What the node says about its refusal; empty if it says nothing readable.
+async fn explanation(response: Response<Incoming>) -> String {
+    let Ok(body) = Limited::new(response.into_body(), LARGEST_PROBLEM).collect().await else { return String::new() };
+    match serde_json::from_slice::<ProblemDocument>(&body.to_bytes()) {
+        Ok(problem) => format!("{}: {}", problem.title, problem.detail),
+        Err(_) => String::new(),
+    }
+}

@@ -1,0 +1,210 @@
+//! Accepting connections, serving HTTP/1.1 and HTTP/2 without TLS on them, and ending them.
+
+use std::{convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use rustix::{
+    net::sockopt,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Notify, Semaphore},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::front::Front;
+
+/// How long a client may take to send one head; also how long a connection may stay unused between two requests.
+const HEAD_LIMIT: Duration = Duration::from_secs(30);
+
+/// Most requests at a time on one HTTP/2 connection; the least that RFC 9113 §6.5.2 recommends.
+const MOST_STREAMS: u32 = 100;
+
+/// Largest head. 64 KiB: the request line and cookies of honest clients stay below 16 KiB, and upstreams take no more.
+const LARGEST_HEAD: usize = 64 * 1024;
+
+/// How often an HTTP/2 client is asked for a sign of life, and how long it may take to give it.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_LIMIT: Duration = Duration::from_secs(20);
+
+/// When the kernel starts to ask a silent peer for a sign of life. A peer that vanished without a word is noticed after
+/// this and the kernel's own nine probes; idle WebSockets are told from dead ones by it.
+const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// Pause after `accept` failed for want of a resource: long enough for something to end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many connections, requests and tunnels fit into the file descriptors of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    pub(crate) connections: usize,
+    pub(crate) requests: usize,
+    pub(crate) tunnels: usize,
+}
+
+impl Capacity {
+    /// Raises the limit on open files as far as this process may, and shares it out.
+    pub(crate) fn claim() -> Self {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+        Self::of(current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX)))
+    }
+
+    /// Half for connections with one request to an upstream each, half for tunnels, which have two ends; 128 are kept
+    /// for idle connections to upstreams, polls and the runtime. No more than 65,536 each: beyond that memory is the
+    /// limit.
+    fn of(files: usize) -> Self {
+        let quarter = (files.saturating_sub(128) / 4).clamp(16, 65_536);
+        Self { connections: quarter, requests: quarter, tunnels: quarter }
+    }
+}
+
+/// Owns every connection of the daemon.
+pub(crate) struct Connections {
+    front: Arc<Front>,
+    builder: auto::Builder<Owned>,
+    places: Arc<Semaphore>,
+    tasks: TaskTracker,
+    drain: CancellationToken,
+    cut: CancellationToken,
+}
+
+impl Connections {
+    pub(crate) fn new(front: Front, most: usize) -> Arc<Self> {
+        let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
+        let mut builder = auto::Builder::new(Owned { tasks: tasks.clone(), cut: cut.clone() });
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(LARGEST_HEAD);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MOST_STREAMS)
+            .max_header_list_size(LARGEST_HEAD as u32)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_LIMIT);
+        let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Arc::new(Self { front: Arc::new(front), builder, places, tasks, drain: CancellationToken::new(), cut })
+    }
+
+    /// Accepts until it is dropped. A connection that does not fit waits in the backlog.
+    pub(crate) async fn accept(self: Arc<Self>, listener: TcpListener) {
+        loop {
+            // The semaphore is never closed; were it, nothing more could be accepted.
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, peer)) => {
+                    let connections = Arc::clone(&self);
+                    self.tasks.spawn(async move {
+                        connections.serve(stream, peer).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Lets what is under way end within `grace`, closes unused connections at once, then cuts the rest. Answers how many
+    /// connections were cut.
+    pub(crate) async fn end(&self, grace: Duration) -> usize {
+        self.drain.cancel();
+        self.tasks.close();
+        let in_time = timeout(grace, self.tasks.wait()).await.is_ok();
+        let left = if in_time { 0 } else { self.tasks.len() };
+        self.cut.cancel();
+        // Each task sees the token at its next await, so this cannot hang.
+        self.tasks.wait().await;
+        left
+    }
+
+    async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
+        if let Err(error) = prepare(&stream) {
+            tracing::debug!(%peer, %error, "a client left before it was served");
+            return;
+        }
+        let asked = Arc::new(Notify::new());
+        let service = {
+            let (front, asked) = (Arc::clone(&self.front), Arc::clone(&asked));
+            hyper::service::service_fn(move |request| {
+                asked.notify_one();
+                let front = Arc::clone(&front);
+                async move { Ok::<_, Infallible>(front.answer(peer.ip(), request).await) }
+            })
+        };
+        let mut connection = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+        let ended = tokio::select! {
+            biased;
+            () = self.cut.cancelled() => return,
+            ended = &mut connection => ended,
+            () = silence(&asked) => return,
+            () = self.drain.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    biased;
+                    () = self.cut.cancelled() => return,
+                    ended = &mut connection => ended,
+                }
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%peer, error, "a client's connection ended");
+        }
+    }
+}
+
+/// Resolves when a connection has not brought its first request in time. hyper's own limit for heads starts only when it
+/// knows which version of HTTP is spoken, and a client may never say.
+async fn silence(asked: &Notify) {
+    if timeout(HEAD_LIMIT, asked.notified()).await.is_ok() {
+        std::future::pending::<()>().await;
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE)?;
+    Ok(())
+}
+
+/// Runs the tasks that hyper starts for HTTP/2 streams, as part of the connections.
+#[derive(Clone)]
+struct Owned {
+    tasks: TaskTracker,
+    cut: CancellationToken,
+}
+
+impl<F> hyper::rt::Executor<F> for Owned
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, task: F) {
+        let cut = self.cut.clone();
+        self.tasks.spawn(async move {
+            drop(cut.run_until_cancelled_owned(task).await);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Capacity;
+
+    #[test]
+    fn everything_open_at_once_fits_into_the_file_descriptors() {
+        for files in [256, 1024, 65_536, usize::MAX] {
+            let capacity = Capacity::of(files);
+            let open = capacity.connections + capacity.requests + 2 * capacity.tunnels;
+            assert!(open + 128 <= files, "{files}: {capacity:?}");
+        }
+    }
+}
