@@ -1,0 +1,221 @@
+//! HTTP/1.1 in front of the operations: connections, their bounds, the health route, and the orderly end.
+
+use std::{convert::Infallible, fmt, io, pin::pin, time::Duration};
+
+use http::{Method, Request, Response, StatusCode, header};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::{
+    Body, HttpResponse,
+    auth::{SecretKey, SimpleAuth},
+    service::{S3Service, S3ServiceBuilder},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{s3::Operations, store::Store};
+
+/// Answers 200 without a signature while the store can write, else 503.
+pub const HEALTH_PATH: &str = "/.well-known/scafo/health";
+
+/// How long a connection may take to send the head of a request, its idle time before included. Longer than the 90 s after which
+/// the usual clients drop an idle connection, so that the client drops it first and no request meets a closing connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Connections at a time; more wait in the backlog. Hundreds of applications with a few connections each fit, and each holds
+/// at most about 0.6 MiB in buffers.
+const MAX_CONNECTIONS: u64 = 1024;
+
+/// Descriptors that are not for connections: the database's, the log's, the listener's.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// How long requests under way may take after the end was asked for. Clients give up after 15 s in any case; the supervisor kills
+/// after more than that.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long to wait after a failed accept: long enough not to spin without descriptors, short enough not to be noticed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What requests must be signed with.
+pub struct Credentials {
+    access_key_id: String,
+    secret_access_key: SecretKey,
+}
+
+impl Credentials {
+    /// The one pair.
+    #[must_use]
+    pub fn new(access_key_id: impl Into<String>, secret_access_key: &str) -> Self {
+        Self { access_key_id: access_key_id.into(), secret_access_key: SecretKey::from(secret_access_key) }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
+    }
+}
+
+/// Why [`serve`] ended although nobody asked for it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// The thread that writes has ended. Only a new process can write again.
+    #[error("the thread that writes to the store has ended")]
+    WriterEnded,
+}
+
+/// Serves the store until `shutdown` is cancelled, then lets the requests under way end within a limit. The caller keeps a clone of
+/// the store when it wants to [`Store::close`] it afterwards.
+///
+/// # Errors
+/// [`ServeError`] when it cannot go on.
+pub async fn serve(
+    listener: TcpListener,
+    store: Store,
+    credentials: Credentials,
+    shutdown: CancellationToken,
+) -> Result<(), ServeError> {
+    let service = build(&store, credentials);
+    let permits = std::sync::Arc::new(Semaphore::new(connection_limit()));
+    let drain = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    let outcome = loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => break Ok(()),
+            () = store.ended() => break Err(ServeError::WriterEnded),
+            Some(_) = connections.join_next() => {}
+            accepted = accept(&listener, &permits) => match accepted {
+                Ok((stream, permit)) => {
+                    connections.spawn(connection(stream, permit, service.clone(), store.clone(), drain.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            },
+        }
+    };
+    drop(listener);
+    drain.cancel();
+    let drained = timeout(DRAIN_LIMIT, async { while connections.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        tracing::warn!(left = connections.len(), "requests did not end in time and are cut");
+        connections.shutdown().await;
+    }
+    outcome
+}
+
+fn build(store: &Store, credentials: Credentials) -> S3Service {
+    let mut builder = S3ServiceBuilder::new(Operations::new(store.clone()));
+    builder.set_auth(SimpleAuth::from_single(credentials.access_key_id, credentials.secret_access_key));
+    builder.build()
+}
+
+/// A connection needs a descriptor for itself and one for the body file that it reads or writes.
+fn connection_limit() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let soft = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    connections_for(soft.unwrap_or(u64::MAX))
+}
+
+fn connections_for(descriptors: u64) -> usize {
+    let connections = (descriptors.saturating_sub(OTHER_DESCRIPTORS) / 2).clamp(1, MAX_CONNECTIONS);
+    usize::try_from(connections).unwrap_or(1)
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &std::sync::Arc<Semaphore>,
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = std::sync::Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
+}
+
+async fn connection(
+    stream: TcpStream,
+    _permit: OwnedSemaphorePermit,
+    service: S3Service,
+    store: Store,
+    drain: CancellationToken,
+) {
+    // Answers are small and awaited; delaying them to fill packets helps nobody.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let answer = service_fn(move |req| {
+        let (service, store) = (service.clone(), store.clone());
+        async move { Ok::<_, Infallible>(respond(req, &service, &store).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_headers(100)
+        .serve_connection(TokioIo::new(stream), answer);
+    let mut serving = pin!(serving);
+    let ended = tokio::select! {
+        biased;
+        ended = serving.as_mut() => ended,
+        () = drain.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection ended with an error");
+    }
+}
+
+async fn respond(req: Request<Incoming>, service: &S3Service, store: &Store) -> HttpResponse {
+    if req.uri().path() == HEALTH_PATH {
+        return health(req.method(), store.is_alive());
+    }
+    let answered = service.call(req.map(Body::from)).await;
+    answered.unwrap_or_else(|error| {
+        tracing::error!(?error, "a request could not be answered");
+        plain(StatusCode::INTERNAL_SERVER_ERROR, "")
+    })
+}
+
+fn health(method: &Method, alive: bool) -> HttpResponse {
+    match (method, alive) {
+        (&(Method::GET | Method::HEAD), true) => plain(StatusCode::OK, "{\"status\":\"ok\"}\n"),
+        (&(Method::GET | Method::HEAD), false) => plain(StatusCode::SERVICE_UNAVAILABLE, "{\"status\":\"failed\"}\n"),
+        _ => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
+    }
+}
+
+fn plain(status: StatusCode, body: &'static str) -> HttpResponse {
+    let mut response = Response::new(Body::from(bytes::Bytes::from_static(body.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_fit_the_descriptors() {
+        assert_eq!(connections_for(0), 1);
+        assert_eq!(connections_for(1024), 480);
+        assert_eq!(connections_for(u64::MAX), 1024);
+    }
+
+    #[test]
+    fn credentials_do_not_print_their_secret() {
+        let text = format!("{:?}", Credentials::new("id", "very-secret"));
+        assert!(!text.contains("very-secret"), "{text}");
+    }
+}
