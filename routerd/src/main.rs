@@ -1,2 +1,27 @@
-//! Skeleton.
-fn main() {}
+//! The `scafo-routerd` process.
+
+use std::process::ExitCode;
+
+use scafo_core::settings::RouterdSettings;
+use scafo_proto::child;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let mut listeners = child::Listeners::from_env();
+    child::init_tracing("routerd");
+    match run(&mut listeners).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = &*error, "routerd ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(listeners: &mut child::Listeners) -> Result<(), Box<dyn std::error::Error>> {
+    let settings: RouterdSettings = child::settings()?;
+    let socket = listeners.take_unix("grpc")?;
+    let shutdown = child::shutdown_signal()?;
+    scafo_routerd::daemon::run(settings, socket, shutdown).await?;
+    Ok(())
+}

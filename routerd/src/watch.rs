@@ -1,0 +1,146 @@
+//! Following the registry daemon: one stream of snapshots, opened again whenever it breaks.
+//!
+//! A broken stream changes nothing of what is served. A snapshot that arrived in part is dropped.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use scafo_core::problem::{Problem, ProblemCode};
+use scafo_core::settings::RouterdSettings;
+use scafo_core::snapshot::Snapshot;
+use scafo_proto::chunk::Assembly;
+use scafo_proto::registry::registry_client::RegistryClient;
+use scafo_proto::registry::{SnapshotChunk, WatchSnapshotRequest};
+use scafo_proto::{status, transport};
+use tokio::sync::watch;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use crate::documents::Documents;
+
+/// Pause before the stream is opened again: short enough that a restarted registry daemon is followed at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The pause doubles up to this while the registry daemon stays away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest time between two chunks of one snapshot. A peer that hangs for longer is given up.
+const BETWEEN_CHUNKS: Duration = Duration::from_secs(10);
+
+/// The documents in force; `None` before the first snapshot.
+pub(crate) type Current = Option<Arc<Documents>>;
+
+/// The task that follows.
+pub(crate) struct Follower {
+    registry: RegistryClient<Channel>,
+    entry_points: Vec<String>,
+    publish: watch::Sender<Current>,
+}
+
+impl Follower {
+    pub(crate) fn new(settings: &RouterdSettings, publish: watch::Sender<Current>) -> Self {
+        let socket: PathBuf = settings.registry_socket.clone();
+        Self {
+            registry: RegistryClient::new(transport::channel(&socket)),
+            entry_points: settings.entry_points.clone(),
+            publish,
+        }
+    }
+
+    /// Follows for ever. May be dropped at any point: documents are published whole.
+    pub(crate) async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        let mut reported = false;
+        loop {
+            let received = match self.open().await {
+                Ok(stream) => self.follow(stream).await,
+                Err(problem) => Received { snapshots: 0, problem },
+            };
+            if received.snapshots > 0 {
+                (pause, reported) = (FIRST_PAUSE, false);
+            }
+            if !reported {
+                let serving = self.publish.borrow().is_some();
+                tracing::warn!(problem = ?received.problem, serving, "the registry is away; what was rendered last stays");
+                reported = true;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn open(&mut self) -> Result<Streaming<SnapshotChunk>, Problem> {
+        let opening = self.registry.watch_snapshot(WatchSnapshotRequest {});
+        match tokio::time::timeout(transport::STORE, opening).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(refused)) => Err(status::to_problem(&refused)),
+            Err(_) => Err(silent("the registry does not open its stream")),
+        }
+    }
+
+    /// Takes snapshots until the stream breaks.
+    async fn follow(&mut self, mut stream: Streaming<SnapshotChunk>) -> Received {
+        let mut snapshots = 0;
+        let problem = loop {
+            match next_snapshot(&mut stream).await {
+                Ok(snapshot) => self.render(snapshot).await,
+                Err(problem) => break problem,
+            }
+            snapshots += 1;
+        };
+        Received { snapshots, problem }
+    }
+
+    async fn render(&self, snapshot: Snapshot) {
+        let last = self.publish.borrow().clone();
+        let generation = snapshot.generation;
+        let entry_points = self.entry_points.clone();
+        // A hundred thousand hosts take tens of milliseconds: not on a thread that answers calls.
+        let rendered = tokio::task::spawn_blocking(move || Documents::render(&snapshot, entry_points)).await;
+        match rendered {
+            Ok(documents) if last.as_ref().is_some_and(|last| last.is_same(&documents)) => {
+                tracing::debug!(generation, "the routing did not change");
+            }
+            Ok(documents) => {
+                tracing::info!(generation, routes = documents.routes(), etag = documents.etag(), "routing rendered");
+                self.publish.send_replace(Some(Arc::new(documents)));
+            }
+            Err(error) => tracing::error!(%error, generation, "a snapshot was not rendered; the last documents stay"),
+        }
+    }
+}
+
+/// What one stream brought before it broke.
+struct Received {
+    snapshots: u64,
+    problem: Problem,
+}
+
+/// Waits for the next snapshot for as long as it takes to begin, then for the rest of it with a limit.
+async fn next_snapshot(stream: &mut Streaming<SnapshotChunk>) -> Result<Snapshot, Problem> {
+    let mut assembly = Assembly::default();
+    let mut chunk = stream.message().await;
+    loop {
+        match chunk {
+            Ok(Some(SnapshotChunk { data, last })) => {
+                assembly.push(&data)?;
+                if last {
+                    return parse(&assembly.take());
+                }
+            }
+            Ok(None) => return Err(silent("the registry ended its stream")),
+            Err(broken) => return Err(status::to_problem(&broken)),
+        }
+        chunk = tokio::time::timeout(BETWEEN_CHUNKS, stream.message())
+            .await
+            .map_err(|_| silent("the registry stopped in the middle of a snapshot"))?;
+    }
+}
+
+fn parse(document: &[u8]) -> Result<Snapshot, Problem> {
+    serde_json::from_slice(document)
+        .map_err(|error| Problem::new(ProblemCode::Internal, "a snapshot cannot be read").because(error))
+}
+
+fn silent(what: &str) -> Problem {
+    Problem::new(ProblemCode::Draining, what)
+}
