@@ -1,1 +1,3 @@
-//! Skeleton.
+//! Owns the bucket: every record of the registry, and everything that is decided from them.
+
+pub mod registry;

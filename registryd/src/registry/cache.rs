@@ -1,0 +1,260 @@
+//! One kind of record in memory: listed, and read back only where a tag moved.
+//!
+//! Kept true: a record is filed under the tag that the *listing* named. If it moved between the listing and the read, the two
+//! tags differ, and the next listing, seeing a difference, has it read once more. A listing that fails changes nothing. A
+//! record that cannot be read leaves out itself and is named.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use futures_util::{StreamExt, stream};
+use scafo_core::{Problem, ProblemCode, Timestamp};
+use scafo_store::{ETag, Listed, Listing};
+
+use super::{
+    engine::{Engine, Stored},
+    kind::Kind,
+};
+
+/// Reads at once. Enough to read 10,000 records from a store 20 ms away in half a minute, few enough that a small store
+/// keeps up.
+const READS_AT_ONCE: usize = 16;
+/// In how many refreshes in a row a record that was never read may give no answer before it is left out like a bad one. Until
+/// then the refresh fails as a whole: a store in trouble must not look like a fleet with few applications.
+const SILENCES_MAX: u32 = 3;
+
+/// What to read of what moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    /// Everything that moved.
+    Moved,
+    /// Only what is new. What moved keeps its old record until a refresh reads it; its listing's row is the new one.
+    New,
+}
+
+/// The records of one kind.
+#[derive(Debug)]
+pub struct Cache<T> {
+    prefix: String,
+    entries: BTreeMap<String, Entry<T>>,
+    date: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// The row of the last listing.
+    listed: Listed,
+    /// The listing's tag when the record was read; none while it could not be.
+    filed: Option<ETag>,
+    state: State<T>,
+}
+
+#[derive(Debug)]
+enum State<T> {
+    Good(Arc<Stored<T>>),
+    Bad(Problem),
+    /// No answer yet, so many times.
+    Silent(u32),
+}
+
+/// What one refresh did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Refreshed {
+    /// Keys whose record was read anew, for better or worse.
+    pub read: Vec<String>,
+    /// Keys that are not there any more.
+    pub dropped: Vec<String>,
+    /// Keys that moved and gave no answer; their last good record stays for now.
+    pub stale: Vec<String>,
+}
+
+impl Refreshed {
+    /// Whether the records differ from before.
+    #[must_use]
+    pub fn moved(&self) -> bool {
+        !self.read.is_empty() || !self.dropped.is_empty()
+    }
+}
+
+impl<T: Kind> Default for Cache<T> {
+    fn default() -> Self {
+        Self::under(T::PREFIX)
+    }
+}
+
+impl<T: Kind> Cache<T> {
+    /// An empty cache of what stands under `prefix`, which is the kind's or a part of it, trailing separator included.
+    #[must_use]
+    pub fn under(prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), entries: BTreeMap::new(), date: None }
+    }
+
+    /// Lists, and reads what `read` says. What was read is kept even if the refresh fails as a whole.
+    ///
+    /// # Errors
+    /// `store-unavailable` if the listing fails or a record that was never read gives no answer; `store-nonconforming` for a
+    /// listing that is cut short or lacks tags.
+    pub async fn refresh(&mut self, engine: &Engine, read: Read) -> Result<Refreshed, Problem> {
+        let listing = engine.bucket().list(&self.prefix).await?;
+        self.refresh_from(engine, listing, read).await
+    }
+
+    /// As [`Cache::refresh`] with a listing that is there already.
+    ///
+    /// # Errors
+    /// As [`Cache::refresh`].
+    pub async fn refresh_from(&mut self, engine: &Engine, listing: Listing, read: Read) -> Result<Refreshed, Problem> {
+        self.date = listing.date.or(self.date);
+        let mut done = Refreshed::default();
+        let wanted = self.take(listing, read, &mut done);
+        let results: Vec<_> = stream::iter(wanted)
+            .map(|listed| async move {
+                let loaded = engine.load_once::<T>(&listed.key).await;
+                (listed, loaded)
+            })
+            .buffer_unordered(READS_AT_ONCE)
+            .collect()
+            .await;
+        let mut silent = None;
+        for (listed, loaded) in results {
+            if let Err(problem) = self.file(listed, loaded, &mut done) {
+                silent = Some(problem);
+            }
+        }
+        done.read.sort();
+        done.stale.sort();
+        silent.map_or(Ok(done), Err)
+    }
+
+    /// Takes a listing over and answers which of its objects to read.
+    fn take(&mut self, listing: Listing, read: Read, done: &mut Refreshed) -> Vec<Listed> {
+        let mut before = std::mem::take(&mut self.entries);
+        let mut wanted = Vec::new();
+        for listed in listing.entries {
+            if !T::is_key(&listed.key) {
+                continue;
+            }
+            match before.remove(&listed.key) {
+                Some(mut entry) => {
+                    let moved = entry.filed.as_ref() != Some(&listed.etag);
+                    let known = matches!(entry.state, State::Good(_) | State::Bad(_));
+                    if moved && (read == Read::Moved || !known) {
+                        wanted.push(listed.clone());
+                    }
+                    entry.listed = listed;
+                    self.entries.insert(entry.listed.key.clone(), entry);
+                }
+                None => {
+                    wanted.push(listed.clone());
+                    let entry = Entry { listed: listed.clone(), filed: None, state: State::Silent(0) };
+                    self.entries.insert(listed.key, entry);
+                }
+            }
+        }
+        done.dropped = before.into_keys().collect();
+        wanted
+    }
+
+    fn file(
+        &mut self,
+        listed: Listed,
+        loaded: Result<Option<Stored<T>>, Problem>,
+        done: &mut Refreshed,
+    ) -> Result<(), Problem> {
+        let Some(entry) = self.entries.get_mut(&listed.key) else { return Ok(()) };
+        match loaded {
+            Ok(Some(stored)) => {
+                entry.filed = Some(listed.etag);
+                entry.state = State::Good(Arc::new(stored));
+                done.read.push(listed.key);
+            }
+            // Deleted since the listing.
+            Ok(None) => {
+                self.entries.remove(&listed.key);
+                done.dropped.push(listed.key);
+            }
+            Err(problem) if problem.code == ProblemCode::StoreUnavailable => {
+                return entry.silent(listed.key, problem, done);
+            }
+            Err(problem) => {
+                entry.filed = Some(listed.etag);
+                entry.state = State::Bad(problem);
+                done.read.push(listed.key);
+            }
+        }
+        Ok(())
+    }
+
+    /// The records that could be read, by key.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Stored<T>>> {
+        self.entries.values().filter_map(Entry::good)
+    }
+
+    /// The record at `key`.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Arc<Stored<T>>> {
+        self.entries.get(key).and_then(Entry::good)
+    }
+
+    /// The rows of the last listing, records that cannot be read included: a bad record still holds its key.
+    pub fn listed(&self) -> impl Iterator<Item = &Listed> {
+        self.entries.values().map(|entry| &entry.listed)
+    }
+
+    /// Keys whose record cannot be read, and why.
+    pub fn bad(&self) -> impl Iterator<Item = (&str, Problem)> {
+        self.entries.iter().filter_map(|(key, entry)| match &entry.state {
+            State::Good(_) => None,
+            State::Bad(problem) => Some((key.as_str(), problem.clone())),
+            State::Silent(_) => {
+                let detail = format!("the bucket lists `{key}` and does not let it be read");
+                Some((key.as_str(), Problem::new(ProblemCode::StoreUnavailable, detail)))
+            }
+        })
+    }
+
+    /// The `Date` of the last listing, by the store's clock.
+    #[must_use]
+    pub const fn date(&self) -> Option<Timestamp> {
+        self.date
+    }
+
+    /// Takes over a record that this process has just written, so that it need not wait for the next listing. The next
+    /// listing still decides.
+    pub fn put(&mut self, stored: Stored<T>) {
+        let key = stored.record.key();
+        let etag = stored.etag.clone();
+        let listed = Listed { key: key.clone(), etag, size: 0, last_modified: None, date: None };
+        let filed = Some(stored.etag.clone());
+        match self.entries.get_mut(&key) {
+            Some(entry) => {
+                entry.filed = filed;
+                entry.state = State::Good(Arc::new(stored));
+            }
+            None => {
+                self.entries.insert(key, Entry { listed, filed, state: State::Good(Arc::new(stored)) });
+            }
+        }
+    }
+}
+
+impl<T> Entry<T> {
+    const fn good(&self) -> Option<&Arc<Stored<T>>> {
+        match &self.state {
+            State::Good(stored) => Some(stored),
+            State::Bad(_) | State::Silent(_) => None,
+        }
+    }
+
+    fn silent(&mut self, key: String, problem: Problem, done: &mut Refreshed) -> Result<(), Problem> {
+        match &mut self.state {
+            State::Good(_) | State::Bad(_) => {
+                done.stale.push(key);
+                Ok(())
+            }
+            State::Silent(times) => {
+                *times = times.saturating_add(1);
+                if *times >= SILENCES_MAX { Ok(()) } else { Err(problem) }
+            }
+        }
+    }
+}

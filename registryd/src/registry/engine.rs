@@ -1,0 +1,429 @@
+//! Reads and conditional writes of records.
+//!
+//! Kept true: an update that was acknowledged is in the bucket; an update that was refused is not, unless the answer says
+//! that nobody knows; members of a record that this build does not know survive; nothing of another version is overwritten.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use scafo_core::{Problem, ProblemCode, Timestamp, record::to_bytes};
+use scafo_store::{Bucket, Condition, ETag, Object, PutOptions};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    backoff::Backoff,
+    clock::{Clock, Mono},
+    kind::Record,
+    settle::{Found, Next, Settling},
+};
+
+/// User metadata that carries the write id.
+pub(crate) const WRITE_ID: &str = "scafo-write";
+/// Largest record that is read: a node record with ten thousand entries of 400 bytes.
+pub const RECORD_BYTES_MAX: u64 = 4 << 20;
+/// How long one logical write or read is tried. Six slow answers of the store; less than the 90 s after which a silent node
+/// counts as dead.
+const BUDGET: Duration = Duration::from_secs(30);
+/// How much of a decoder's message is passed on.
+const REASON_CHARS_MAX: usize = 300;
+
+/// A record as it stands in the bucket.
+#[derive(Debug, Clone)]
+pub struct Stored<T> {
+    /// The record.
+    pub record: T,
+    /// The tag of exactly this body.
+    pub etag: ETag,
+    /// The id of the write that put it there.
+    pub write_id: Option<String>,
+    /// When, by the store's clock.
+    pub last_modified: Option<Timestamp>,
+}
+
+/// How one change is to be made.
+#[derive(Debug, Clone)]
+pub struct Intent {
+    write_id: String,
+    repeatable: bool,
+    budget: Duration,
+    authority: CancellationToken,
+}
+
+/// What a change wants to do about what is there.
+#[derive(Debug)]
+pub enum Step<T> {
+    /// Leave it.
+    Keep,
+    /// Put this there.
+    Write(T),
+}
+
+/// How a change ended.
+#[derive(Debug, Clone)]
+pub struct Changed<T> {
+    /// What stands now.
+    pub stored: Stored<T>,
+    /// Whether this change put it there.
+    pub written: bool,
+    /// Not written, but an earlier try may have landed before what stands now.
+    pub doubtful: bool,
+}
+
+/// Something to make sure of right before each conditional write.
+#[async_trait]
+pub trait Guard: Send + Sync {
+    /// # Errors
+    /// Whatever forbids the write; it ends the change.
+    async fn check(&self) -> Result<(), Problem>;
+}
+
+/// What the caller knows of a key before the first try.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// Very likely there is nothing: one request less than looking first.
+    Absent,
+}
+
+impl Intent {
+    /// A change that may run again after an attempt whose end nobody knows, because doing it twice does what doing it once
+    /// does.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            write_id: format!("{:032x}", rand::random::<u128>()),
+            repeatable: true,
+            budget: BUDGET,
+            authority: CancellationToken::new(),
+        }
+    }
+
+    /// Recognised when it comes again, also by another process: `id` stands beside the body. One id for one change of one
+    /// record; printable ASCII, at most 200 characters.
+    #[must_use]
+    pub fn operation(mut self, id: impl Into<String>) -> Self {
+        self.write_id = id.into();
+        self
+    }
+
+    /// A change that must not run a second time over a newer body while its first attempt is in doubt.
+    #[must_use]
+    pub const fn once(mut self) -> Self {
+        self.repeatable = false;
+        self
+    }
+
+    /// Ends before the next read or write when `authority` is cancelled.
+    #[must_use]
+    pub fn under(mut self, authority: CancellationToken) -> Self {
+        self.authority = authority;
+        self
+    }
+
+    /// Gives up after this long instead of half a minute.
+    #[must_use]
+    pub const fn within(mut self, budget: Duration) -> Self {
+        self.budget = budget;
+        self
+    }
+}
+
+impl Default for Intent {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The store with its clock.
+#[derive(Clone)]
+pub struct Engine {
+    bucket: Arc<dyn Bucket>,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("bucket", &self.bucket).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(bucket: Arc<dyn Bucket>, clock: Arc<dyn Clock>) -> Self {
+        Self { bucket, clock }
+    }
+
+    pub(crate) fn bucket(&self) -> &Arc<dyn Bucket> {
+        &self.bucket
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The record, or `None` if there is none.
+    ///
+    /// # Errors
+    /// `store-unavailable`, or `store-nonconforming` for bytes that are no such record of version 1.
+    pub async fn try_load<T: Record>(&self, key: &str) -> Result<Option<Stored<T>>, Problem> {
+        self.pursuit(&Intent::new()).load(key).await
+    }
+
+    /// As [`Engine::try_load`], one try and no patience: for loops that come back anyway.
+    ///
+    /// # Errors
+    /// As [`Engine::try_load`].
+    pub(crate) async fn load_once<T: Record>(&self, key: &str) -> Result<Option<Stored<T>>, Problem> {
+        let object = self.bucket.get_bounded(key, RECORD_BYTES_MAX).await?;
+        object.map(|object| decode(key, object)).transpose()
+    }
+
+    /// Creates what is not there. `written` tells whether this call did.
+    ///
+    /// # Errors
+    /// As [`Engine::change`].
+    pub async fn create<T: Record>(&self, intent: &Intent, record: &T) -> Result<Changed<T>, Problem> {
+        let decide = |there: Option<&Stored<T>>| match there {
+            Some(_) => Ok(Step::Keep),
+            None => Ok(Step::Write(record.clone())),
+        };
+        self.pursuit(intent).change(&record.key(), Known::Absent, None, decide).await
+    }
+
+    /// Changes what is there; the members that `mutate` does not touch stay, unknown ones included. `mutate` may run more
+    /// than once and must have no effects.
+    ///
+    /// # Errors
+    /// `not-found` if nothing is there, else as [`Engine::change`].
+    pub async fn update<T: Record>(
+        &self,
+        intent: &Intent,
+        key: &str,
+        mut mutate: impl FnMut(&mut T) -> Result<(), Problem> + Send,
+    ) -> Result<Changed<T>, Problem> {
+        self.change(intent, key, None, |there: Option<&Stored<T>>| {
+            let mut record = there.ok_or_else(|| missing::<T>(key))?.record.clone();
+            mutate(&mut record)?;
+            Ok(Step::Write(record))
+        })
+        .await
+    }
+
+    /// Reads, decides, and writes if what was read still stands; again with full jitter until it does. `guard` is asked
+    /// after each read, right before the write.
+    ///
+    /// # Errors
+    /// What `decide` and `guard` refuse; `immutable` if the record would move to another key; `cas-conflict` for an
+    /// [`once`](Intent::once) change that may have landed before a newer body; `lease-lost` when the authority ended;
+    /// `store-unavailable` and `store-nonconforming`.
+    pub async fn change<T: Record>(
+        &self,
+        intent: &Intent,
+        key: &str,
+        guard: Option<&dyn Guard>,
+        decide: impl FnMut(Option<&Stored<T>>) -> Result<Step<T>, Problem> + Send,
+    ) -> Result<Changed<T>, Problem> {
+        self.pursuit(intent).change(key, Known::Nothing, guard, decide).await
+    }
+
+    /// Removes what is there. Removing nothing succeeds.
+    ///
+    /// # Errors
+    /// `store-unavailable` while it is not known to be gone; `lease-lost`.
+    pub async fn delete(&self, intent: &Intent, key: &str) -> Result<(), Problem> {
+        let mut pursuit = self.pursuit(intent);
+        loop {
+            pursuit.authorised()?;
+            match self.bucket.delete(key).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn pursuit<'a>(&'a self, intent: &'a Intent) -> Pursuit<'a> {
+        let until = self.clock.mono().after(intent.budget);
+        Pursuit { engine: self, intent, backoff: Backoff::default(), until, doubtful: false }
+    }
+}
+
+/// One logical call on its way: what it may still spend, and what is in doubt.
+struct Pursuit<'a> {
+    engine: &'a Engine,
+    intent: &'a Intent,
+    backoff: Backoff,
+    until: Mono,
+    /// An attempt of ours may have landed before a newer body.
+    doubtful: bool,
+}
+
+impl Pursuit<'_> {
+    async fn change<T: Record>(
+        &mut self,
+        key: &str,
+        mut known: Known,
+        guard: Option<&dyn Guard>,
+        mut decide: impl FnMut(Option<&Stored<T>>) -> Result<Step<T>, Problem> + Send,
+    ) -> Result<Changed<T>, Problem> {
+        let mut lost = 0_u32;
+        loop {
+            let there = match std::mem::replace(&mut known, Known::Nothing) {
+                Known::Nothing => self.load(key).await?,
+                Known::Absent => None,
+            };
+            if let Some(stored) = &there
+                && stored.write_id.as_ref() == Some(&self.intent.write_id)
+            {
+                return Ok(Changed { stored: stored.clone(), written: true, doubtful: false });
+            }
+            if self.doubtful && !self.intent.repeatable {
+                return Err(unclear(key));
+            }
+            let (record, stands) = match (decide(there.as_ref())?, there) {
+                (Step::Write(record), there) => (record, there),
+                (Step::Keep, Some(stored)) => return Ok(self.kept(stored)),
+                (Step::Keep, None) => return Err(missing::<T>(key)),
+            };
+            if record.key() != key {
+                return Err(Problem::new(ProblemCode::Immutable, format!("what `{key}` is named for never changes")));
+            }
+            let body = to_bytes(&record);
+            let condition = match stands {
+                Some(stored) if to_bytes(&stored.record) == body => return Ok(self.kept(stored)),
+                Some(stored) => Condition::Matches(stored.etag),
+                None => Condition::Absent,
+            };
+            if let Some(guard) = guard {
+                guard.check().await?;
+            }
+            if let Some(etag) = self.write(key, body.into(), &condition).await? {
+                let write_id = Some(self.intent.write_id.clone());
+                let stored = Stored { record, etag, write_id, last_modified: None };
+                return Ok(Changed { stored, written: true, doubtful: false });
+            }
+            // The first loss is looked at at once: who only wanted to create finds that it is done.
+            if lost > 0 {
+                self.wait(|| moved(key)).await?;
+            }
+            lost += 1;
+        }
+    }
+
+    fn kept<T>(&self, stored: Stored<T>) -> Changed<T> {
+        Changed { stored, written: false, doubtful: self.doubtful }
+    }
+
+    async fn load<T: Record>(&mut self, key: &str) -> Result<Option<Stored<T>>, Problem> {
+        self.get(key).await?.map(|object| decode(key, object)).transpose()
+    }
+
+    /// A read that is tried again while the store gives no answer.
+    async fn get(&mut self, key: &str) -> Result<Option<Object>, Problem> {
+        loop {
+            self.authorised()?;
+            match self.engine.bucket.get_bounded(key, RECORD_BYTES_MAX).await {
+                Ok(object) => return Ok(object),
+                Err(error) if error.is_transient() => self.wait(|| error.clone().into()).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One conditional write to its end: the tag of the new body, or `None` if the condition does not hold.
+    async fn write(&mut self, key: &str, body: Bytes, condition: &Condition) -> Result<Option<ETag>, Problem> {
+        let write_id = &self.intent.write_id;
+        let mut settling = Settling::new(condition, write_id);
+        loop {
+            self.authorised()?;
+            let options = PutOptions {
+                condition: condition.clone(),
+                metadata: [(WRITE_ID.to_owned(), write_id.clone())].into(),
+                content_type: Some("application/json".to_owned()),
+            };
+            let mut next = settling.put(self.engine.bucket.put(key, body.clone(), options).await?);
+            if next == Next::ReadBack {
+                let object = self.get(key).await?;
+                next = settling.read_back(object.as_ref().map(|object| Found {
+                    etag: &object.head.etag,
+                    write_id: object.head.metadata.get(WRITE_ID).map(String::as_str),
+                }));
+            }
+            match next {
+                Next::Written(etag) => return Ok(Some(etag)),
+                Next::Moved { doubtful } => {
+                    self.doubtful |= doubtful;
+                    return Ok(None);
+                }
+                Next::Again | Next::ReadBack => self.wait(|| unsettled(key, &settling)).await?,
+            }
+        }
+    }
+
+    fn authorised(&self) -> Result<(), Problem> {
+        if self.intent.authority.is_cancelled() {
+            return Err(Problem::new(ProblemCode::LeaseLost, "the authority for this write ended before it was done"));
+        }
+        Ok(())
+    }
+
+    /// Waits for the next try, or gives up with `failure`.
+    async fn wait(&mut self, failure: impl FnOnce() -> Problem) -> Result<(), Problem> {
+        let clock = &self.engine.clock;
+        let next = clock.mono().after(self.backoff.next(rand::random()));
+        if next >= self.until {
+            return Err(failure());
+        }
+        tokio::select! {
+            biased;
+            () = self.intent.authority.cancelled() => self.authorised(),
+            () = clock.sleep_until(next) => Ok(()),
+        }
+    }
+}
+
+/// The record in an object, if it is one of this build's version and stands under its own key.
+fn decode<T: Record>(key: &str, object: Object) -> Result<Stored<T>, Problem> {
+    let record: T = serde_json::from_slice(&object.body).map_err(|error| {
+        let reason: String = error.to_string().chars().take(REASON_CHARS_MAX).collect();
+        unreadable::<T>(key, &reason)
+    })?;
+    let named = record.key();
+    if named != key {
+        return Err(unreadable::<T>(key, "it names another record than its key does"));
+    }
+    let head = object.head;
+    let write_id = head.metadata.get(WRITE_ID).cloned();
+    Ok(Stored { record, etag: head.etag, write_id, last_modified: head.last_modified })
+}
+
+fn unreadable<T: Record>(key: &str, reason: &str) -> Problem {
+    let detail = format!("`{key}` is no {} record that this version of scafo reads: {reason}", T::NAME);
+    Problem::new(ProblemCode::StoreNonconforming, detail).titled("A record cannot be read")
+}
+
+fn missing<T: Record>(key: &str) -> Problem {
+    Problem::new(ProblemCode::NotFound, format!("there is no {} record `{key}`", T::NAME))
+}
+
+fn moved(key: &str) -> Problem {
+    Problem::new(ProblemCode::CasConflict, format!("`{key}` kept moving under this write: try again"))
+}
+
+fn unclear(key: &str) -> Problem {
+    let detail =
+        format!("the bucket did not answer a write of `{key}`, and somebody else wrote it since: look, then decide");
+    Problem::new(ProblemCode::CasConflict, detail)
+}
+
+fn unsettled(key: &str, settling: &Settling<'_>) -> Problem {
+    match settling.doubt() {
+        Some(cause) => {
+            let detail = format!("the bucket does not say whether `{key}` was written: it is safe to try again");
+            Problem::new(ProblemCode::StoreUnavailable, detail).because(cause)
+        }
+        None => {
+            Problem::new(ProblemCode::StoreUnavailable, format!("the bucket is too busy to write `{key}`: try again"))
+        }
+    }
+}

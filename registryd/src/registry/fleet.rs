@@ -1,0 +1,111 @@
+//! What concerns the fleet as a whole: the deploy freeze; and what is only read so far: trust policies and domain claims.
+
+use scafo_core::{
+    ApplicationName, Problem,
+    domain::Host,
+    key,
+    record::{DomainClaim, FreezeRecord, Rest, TrustPolicy, V1},
+};
+
+use super::{Intent, Registry, Stored};
+
+/// How a freeze ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frozen {
+    /// The freeze that stands.
+    pub freeze: FreezeRecord,
+    /// Whether it is this one.
+    pub created: bool,
+}
+
+impl Registry {
+    /// Freezes deploys. Freezing twice is one freeze: the first one's stamp and reason stay.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn freeze(&self, by: &str, reason: Option<String>) -> Result<Frozen, Problem> {
+        let freeze =
+            FreezeRecord { v: V1, frozen_at: self.clock().wall(), by: by.to_owned(), reason, rest: Rest::new() };
+        let changed = self.engine().create(&Intent::new(), &freeze).await?;
+        let stands = changed.stored.record;
+        // In doubt, and the one that stands was overwritten since: it is this one if it has the same hand and stamp.
+        let ours =
+            changed.written || (changed.doubtful && stands.by == freeze.by && stands.frozen_at == freeze.frozen_at);
+        Ok(Frozen { freeze: stands, created: ours })
+    }
+
+    /// Lifts the freeze. Answers whether there was one.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn unfreeze(&self) -> Result<bool, Problem> {
+        let there: Option<Stored<FreezeRecord>> = match self.frozen().await {
+            // One that this build cannot read stands in the way all the same, and lifting it needs no reading.
+            Err(problem) if problem.code == scafo_core::ProblemCode::StoreNonconforming => {
+                self.engine().delete(&Intent::new(), key::FREEZE).await?;
+                return Ok(true);
+            }
+            other => other?,
+        };
+        self.engine().delete(&Intent::new(), key::FREEZE).await?;
+        Ok(there.is_some())
+    }
+
+    /// The freeze, if deploys are frozen.
+    ///
+    /// # Errors
+    /// Store errors. A freeze that cannot be read is an error, not the absence of one.
+    pub async fn frozen(&self) -> Result<Option<Stored<FreezeRecord>>, Problem> {
+        self.engine().try_load(key::FREEZE).await
+    }
+
+    /// The trust policy of an application, which need not exist yet.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn trust(&self, name: &ApplicationName) -> Result<Option<Stored<TrustPolicy>>, Problem> {
+        self.engine().try_load(&key::trust(name)).await
+    }
+
+    /// The claim on a host, if somebody holds it.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn claim(&self, host: &Host) -> Result<Option<Stored<DomainClaim>>, Problem> {
+        self.engine().try_load(&key::domain(host)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_store::Fault;
+
+    use crate::registry::testing::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn freezing_twice_is_one_freeze() {
+        let world = World::new();
+        let first = world.registry.freeze("op-1", Some("release".to_owned())).await.unwrap();
+        assert!(first.created);
+        let second = world.registry.freeze("op-2", None).await.unwrap();
+        assert!(!second.created);
+        assert_eq!(second.freeze, first.freeze);
+        assert!(world.registry.unfreeze().await.unwrap());
+        assert!(!world.registry.unfreeze().await.unwrap());
+        assert!(world.registry.frozen().await.unwrap().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_two_equal_freezes_with_lost_answers_exactly_one_is_created() {
+        for faults in [[Fault::LoseAnswer; 2], [Fault::LoseRequest; 2], [Fault::Conflict; 2]] {
+            let world = World::new();
+            let other = world.sibling();
+            world.memory.fail_next_puts(faults);
+            other.memory.fail_next_puts(faults);
+            let (a, b) = tokio::join!(world.registry.freeze("op", None), other.registry.freeze("op", None));
+            let (a, b) = (a.unwrap(), b.unwrap());
+            assert_eq!(u8::from(a.created) + u8::from(b.created), 1, "{faults:?}");
+            assert_eq!(a.freeze, b.freeze);
+        }
+    }
+}
