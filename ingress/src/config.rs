@@ -25,11 +25,17 @@ pub struct Config {
     pub(crate) sources: Vec<Source>,
     pub(crate) interval: Duration,
     pub(crate) grace: Duration,
+    pub(crate) first_wait: Duration,
 }
 
 /// How long requests under way may take to end after the daemon was asked to. 10 s: ordinary requests are done long
 /// before, and streams and WebSockets have no end to wait for.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(10);
+
+/// For how long after its start the daemon holds requests that it cannot decide yet for want of a document. 10 s: a
+/// restarted ingress has its document within milliseconds, and one poll at most takes that long. Nobody is refused
+/// because of a restart, and nobody waits for a node that does not answer at all.
+const DEFAULT_FIRST_WAIT: Duration = Duration::from_secs(10);
 
 /// Settings that cannot be run with.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -58,7 +64,7 @@ impl Config {
     /// # Errors
     ///
     /// [`ConfigError`] names what has to be changed; it never holds a token.
-    pub fn new(settings: IngressdSettings, grace: Duration) -> Result<Self, ConfigError> {
+    pub fn new(settings: &IngressdSettings, grace: Duration) -> Result<Self, ConfigError> {
         if !(1..=MOST_FLEETS).contains(&settings.nodes.len()) {
             return Err(ConfigError::Fleets(settings.nodes.len()));
         }
@@ -67,7 +73,7 @@ impl Config {
             return Err(ConfigError::Interval(interval));
         }
         let sources = settings.nodes.iter().map(Source::new).collect::<Result<_, _>>()?;
-        Ok(Self { sources, interval, grace })
+        Ok(Self { sources, interval, grace, first_wait: DEFAULT_FIRST_WAIT })
     }
 }
 
@@ -135,7 +141,7 @@ mod tests {
 
     fn config(url: &str, token: &str, interval: u64) -> Result<Config, ConfigError> {
         let nodes = vec![IngressSource { url: url.to_owned(), token: Secret::new(token) }];
-        Config::new(IngressdSettings { nodes, poll_interval: Millis(interval) }, DEFAULT_GRACE)
+        Config::new(&IngressdSettings { nodes, poll_interval: Millis(interval) }, DEFAULT_GRACE)
     }
 
     #[test]
@@ -162,6 +168,6 @@ mod tests {
             assert!(matches!(config("http://a:1", "t", interval), Err(ConfigError::Interval(_))));
         }
         let none = IngressdSettings { nodes: Vec::new(), poll_interval: Millis(5000) };
-        assert_eq!(Config::new(none, DEFAULT_GRACE).unwrap_err(), ConfigError::Fleets(0));
+        assert_eq!(Config::new(&none, DEFAULT_GRACE).unwrap_err(), ConfigError::Fleets(0));
     }
 }

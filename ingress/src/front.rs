@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use scafo_proxy::{FailureKind, Forwarder, Limits, Outbound, Tunnels, Unforwardable};
 use tokio::{
     sync::{Semaphore, watch},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 
 use crate::{
@@ -37,14 +37,28 @@ pub(crate) struct Front {
     tunnels: Tunnels,
     marks: Marks,
     requests: Arc<Semaphore>,
+    first_documents_by: Instant,
 }
 
 impl Front {
-    /// A front that forwards at most `most_requests` at a time.
-    pub(crate) fn new(routing: watch::Receiver<Arc<Routing>>, tunnels: Tunnels, most_requests: usize) -> Self {
+    /// A front that forwards at most `most_requests` at a time, and for `first_wait` from now holds those that it cannot
+    /// decide before the first documents have come.
+    pub(crate) fn new(
+        routing: watch::Receiver<Arc<Routing>>,
+        tunnels: Tunnels,
+        most_requests: usize,
+        first_wait: Duration,
+    ) -> Self {
         let limits = Limits { response_head: Some(RESPONSE_HEAD_LIMIT), ..Limits::default() };
         let requests = Arc::new(Semaphore::new(most_requests.min(Semaphore::MAX_PERMITS)));
-        Self { routing, forwarder: Forwarder::new(limits), tunnels, marks: Marks::default(), requests }
+        Self {
+            routing,
+            forwarder: Forwarder::new(limits),
+            tunnels,
+            marks: Marks::default(),
+            requests,
+            first_documents_by: Instant::now() + first_wait,
+        }
     }
 
     /// Answers one request of `peer`.
@@ -54,10 +68,11 @@ impl Front {
             Ok(outbound) => outbound,
             Err(unforwardable) => return refused(unforwardable).response(),
         };
-        let routing = self.routing.borrow().clone();
         let host = outbound.headers().get(HOST).and_then(|host| host.to_str().ok()).and_then(Host::parse);
         let path = outbound.uri().path();
-        let refusal = match routing.decide(host.as_ref(), path) {
+        let wants_health = path == HEALTH_PATH && peer.to_canonical().is_loopback();
+        let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
+        let refusal = match decision {
             Decision::Forward(target) => {
                 forwarded::set(outbound.headers_mut(), peer, version);
                 match self.forward(&target, outbound).await {
@@ -65,14 +80,29 @@ impl Front {
                     Err(refusal) => refusal,
                 }
             }
-            Decision::Unknown | Decision::Unavailable if path == HEALTH_PATH && peer.to_canonical().is_loopback() => {
-                return health_of(&routing);
-            }
+            Decision::Unknown | Decision::Unavailable if wants_health => return health_of(&routing),
             Decision::Denied => Refusal::Denied,
             Decision::Unknown => Refusal::UnknownHost,
             Decision::Unavailable => Refusal::NoDocument,
         };
         refusal.response()
+    }
+
+    /// Decides at once if that is possible, or if the start is long ago; else when the first documents are there. A
+    /// question for health never waits.
+    async fn decide(&self, host: Option<&Host>, path: &str, wants_health: bool) -> (Arc<Routing>, Decision) {
+        let mut routing = self.routing.clone();
+        let held = Arc::clone(&routing.borrow());
+        let decision = held.decide(host, path);
+        if decision != Decision::Unavailable || wants_health || Instant::now() >= self.first_documents_by {
+            return (held, decision);
+        }
+        let complete = routing.wait_for(|routing| routing.fleets.iter().all(Option::is_some));
+        // Late, or the polls have ended: what is known now has to do.
+        drop(timeout_at(self.first_documents_by, complete).await);
+        let held = Arc::clone(&self.routing.borrow());
+        let decision = held.decide(host, path);
+        (held, decision)
     }
 
     /// Offers the request to the upstreams, one after the other, as long as that cannot make anything happen twice.

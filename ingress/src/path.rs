@@ -60,6 +60,7 @@ fn hex(digit: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use scafo_core::routing::DENIED;
 
     use super::is_denied_in_any_spelling;
@@ -108,6 +109,37 @@ mod tests {
             "/V1/storage",
         ] {
             assert!(!denied(path), "{path}");
+        }
+    }
+
+    /// Writes `text` in some other way that means the same: each byte may be escaped, and its `%` again.
+    fn spelled(text: &str, choices: &[u8]) -> String {
+        let spell = |(byte, choice): (u8, &u8)| match choice % 4 {
+            0 => format!("%{byte:02x}"),
+            1 => format!("%{byte:02X}"),
+            2 => format!("%25{byte:02x}"),
+            _ => char::from(byte).to_string(),
+        };
+        text.bytes().zip(choices.iter().cycle()).map(spell).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn no_spelling_gets_past(
+            prefix in prop::sample::select(DENIED.to_vec()),
+            separators in prop::collection::vec(prop::sample::select(vec!["/", "//", "\\", "/./", "/x/../", "/a/b/../../"]), 4),
+            rest in prop::sample::select(vec!["", "/", "/objects/x", "//"]),
+            choices in prop::collection::vec(any::<u8>(), 1..40),
+        ) {
+            let segments = prefix.split('/').skip(1).zip(&separators);
+            let plain: String = segments.map(|(segment, separator)| format!("{separator}{segment}")).collect();
+            let path = format!("/{}", spelled(&format!("{}{rest}", &plain[1..]), &choices));
+            prop_assert!(denied(&path), "{}", path);
+        }
+
+        #[test]
+        fn any_path_is_read_without_panic(path in ".{0,200}") {
+            denied(&path);
         }
     }
 

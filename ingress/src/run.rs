@@ -28,7 +28,8 @@ pub async fn run(config: Config, listener: TcpListener, stop: impl Future<Output
     let capacity = Capacity::claim();
     let tunnels = Tunnels::new(capacity.tunnels);
     let (routing, seen) = watch::channel(Arc::new(Routing::silent(config.sources.len())));
-    let connections = Connections::new(Front::new(seen, tunnels.clone(), capacity.requests), capacity.connections);
+    let connections =
+        Connections::new(Front::new(seen, tunnels.clone(), capacity.requests, config.first_wait), capacity.connections);
     tracing::info!(?capacity, fleets = config.sources.len(), "serving");
 
     let mut tasks = JoinSet::new();

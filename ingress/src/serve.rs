@@ -36,6 +36,10 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 /// this and the kernel's own nine probes; idle WebSockets are told from dead ones by it.
 const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// How long a client may take nothing of what is sent to it. 5 min: a paused download is resumed or given up by then,
+/// and what it holds at the upstream is freed.
+const STALLED_LIMIT: Duration = Duration::from_secs(300);
+
 /// Pause after `accept` failed for want of a resource: long enough for something to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -172,6 +176,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE)?;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(STALLED_LIMIT.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }
 

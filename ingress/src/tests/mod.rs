@@ -1,0 +1,5 @@
+//! The daemon as a whole, over loopback: nodes that serve documents, applications behind it, clients in front.
+
+mod polling;
+mod proxying;
+mod stage;
