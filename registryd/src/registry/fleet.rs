@@ -27,11 +27,8 @@ impl Registry {
         let freeze =
             FreezeRecord { v: V1, frozen_at: self.clock().wall(), by: by.to_owned(), reason, rest: Rest::new() };
         let changed = self.engine().create(&Intent::new(), &freeze).await?;
-        let stands = changed.stored.record;
-        // In doubt, and the one that stands was overwritten since: it is this one if it has the same hand and stamp.
-        let ours =
-            changed.written || (changed.doubtful && stands.by == freeze.by && stands.frozen_at == freeze.frozen_at);
-        Ok(Frozen { freeze: stands, created: ours })
+        // The write id alone tells whose it is: a freeze is created and deleted, never overwritten.
+        Ok(Frozen { freeze: changed.stored.record, created: changed.written })
     }
 
     /// Lifts the freeze. Answers whether there was one.
@@ -78,6 +75,7 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use scafo_core::key;
     use scafo_store::Fault;
 
     use crate::registry::testing::World;
@@ -100,8 +98,8 @@ mod tests {
         for faults in [[Fault::LoseAnswer; 2], [Fault::LoseRequest; 2], [Fault::Conflict; 2]] {
             let world = World::new();
             let other = world.sibling();
-            world.memory.fail_next_puts(faults);
-            other.memory.fail_next_puts(faults);
+            world.memory.fail_next_puts(key::FREEZE, faults);
+            other.memory.fail_next_puts(key::FREEZE, faults);
             let (a, b) = tokio::join!(world.registry.freeze("op", None), other.registry.freeze("op", None));
             let (a, b) = (a.unwrap(), b.unwrap());
             assert_eq!(u8::from(a.created) + u8::from(b.created), 1, "{faults:?}");

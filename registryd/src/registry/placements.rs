@@ -120,7 +120,7 @@ mod tests {
     async fn a_fenced_write_in_doubt_does_not_run_again_over_a_newer_body() {
         let world = World::new();
         let other = world.sibling();
-        world.memory.fail_next_puts([Fault::HoldBack]);
+        world.memory.fail_next_puts("_scafo/placement/shop.json", [Fault::HoldBack]);
         let memory = world.memory.sibling();
         // While the first try hangs, somebody else writes; then the first one's retry is refused.
         let theirs = placement(&other, 5, &["b"]);

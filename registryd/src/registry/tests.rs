@@ -41,10 +41,10 @@ async fn labels(world: &World) -> BTreeMap<String, String> {
 #[tokio::test(start_paused = true)]
 async fn a_lost_answer_is_recognised_by_the_write_id() {
     let world = World::new();
-    world.memory.fail_next_puts([Fault::LoseAnswer]);
+    world.memory.fail_next_puts(SHOP, [Fault::LoseAnswer]);
     let created = world.registry.create_application(&shop()).await.unwrap();
     assert!(created.written, "the create was ours");
-    world.memory.fail_next_puts([Fault::LoseAnswer, Fault::Busy, Fault::LoseAnswer]);
+    world.memory.fail_next_puts(SHOP, [Fault::LoseAnswer, Fault::Busy, Fault::LoseAnswer]);
     let changed = label(&world, &Intent::new().once(), "a").await.unwrap();
     assert!(changed.written);
     assert_eq!(labels(&world).await.len(), 1);
@@ -53,16 +53,16 @@ async fn a_lost_answer_is_recognised_by_the_write_id() {
 #[tokio::test(start_paused = true)]
 async fn a_lost_request_is_sent_again() {
     let world = World::new();
-    world.memory.fail_next_puts([Fault::LoseRequest, Fault::LoseRequest]);
+    world.memory.fail_next_puts(SHOP, [Fault::LoseRequest, Fault::LoseRequest]);
     assert!(world.registry.create_application(&shop()).await.unwrap().written);
-    world.memory.fail_next_puts([Fault::LoseRequest, Fault::Conflict, Fault::LoseRequest]);
+    world.memory.fail_next_puts(SHOP, [Fault::LoseRequest, Fault::Conflict, Fault::LoseRequest]);
     assert!(label(&world, &Intent::new().once(), "a").await.unwrap().written);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_create_answered_409_is_never_taken_for_exists() {
     let world = World::new();
-    world.memory.fail_next_puts([Fault::Conflict, Fault::Conflict]);
+    world.memory.fail_next_puts(SHOP, [Fault::Conflict, Fault::Conflict]);
     assert!(world.registry.create_application(&shop()).await.unwrap().written);
 }
 
@@ -81,7 +81,7 @@ async fn a_conflict_whose_read_back_fails_too_ends_as_unavailable_not_as_exists(
 async fn busy_is_no_lost_compare_and_swap() {
     let world = World::new();
     world.registry.create_application(&shop()).await.unwrap();
-    world.memory.fail_next_puts([Fault::Busy, Fault::Busy]);
+    world.memory.fail_next_puts(SHOP, [Fault::Busy, Fault::Busy]);
     let mut runs = 0;
     let mutate = |application: &mut ApplicationRecord| {
         runs += 1;
@@ -119,7 +119,7 @@ async fn an_update_of_a_record_that_was_deleted_does_not_bring_it_back() {
         application.blocked = true;
         Ok(())
     });
-    world.memory.fail_next_puts([Fault::Busy]);
+    world.memory.fail_next_puts(SHOP, [Fault::Busy]);
     let delete = async {
         receiver.await.unwrap();
         deleting.delete(SHOP).await.unwrap();

@@ -4,7 +4,7 @@
 mod store;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     fmt,
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64, atomic::Ordering},
@@ -79,7 +79,7 @@ type Plan = Box<dyn FnMut(Operation<'_>) -> Option<Fault> + Send>;
 pub struct MemoryBucket {
     store: Arc<Mutex<Store>>,
     plan: Mutex<Option<Plan>>,
-    next_puts: Mutex<VecDeque<Fault>>,
+    next_puts: Mutex<HashMap<String, VecDeque<Fault>>>,
     form: Mutex<ETagForm>,
     requests: AtomicU64,
 }
@@ -120,9 +120,9 @@ impl MemoryBucket {
         *lock(&self.plan) = Some(Box::new(plan));
     }
 
-    /// These befall the next writes of this handle, one each, before any plan.
-    pub fn fail_next_puts(&self, faults: impl IntoIterator<Item = Fault>) {
-        lock(&self.next_puts).extend(faults);
+    /// These befall the next writes of `key` by this handle, one each, before any plan.
+    pub fn fail_next_puts(&self, key: &str, faults: impl IntoIterator<Item = Fault>) {
+        lock(&self.next_puts).entry(key.to_owned()).or_default().extend(faults);
     }
 
     /// Lets the writes that were held back arrive now, the first one first. Answers how many.
@@ -161,8 +161,8 @@ impl MemoryBucket {
         self.requests.fetch_add(1, Ordering::Relaxed);
         // Others get their turn between any two requests, as over a network.
         tokio::task::yield_now().await;
-        if let Operation::Put(..) = operation
-            && let Some(fault) = lock(&self.next_puts).pop_front()
+        if let Operation::Put(key, _) = operation
+            && let Some(fault) = lock(&self.next_puts).get_mut(key).and_then(VecDeque::pop_front)
         {
             return Some(fault);
         }
@@ -306,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn a_lost_answer_hides_a_write_and_a_lost_request_prevents_it() {
         let bucket = MemoryBucket::new();
-        bucket.fail_next_puts([Fault::LoseRequest, Fault::LoseAnswer]);
+        bucket.fail_next_puts("k", [Fault::LoseRequest, Fault::LoseAnswer]);
         assert!(matches!(create(&bucket, "a").await, Put::Unknown(_)));
         assert_eq!(body(&bucket).await, None);
         assert!(matches!(create(&bucket, "b").await, Put::Unknown(_)));
@@ -317,7 +317,7 @@ mod tests {
     #[tokio::test]
     async fn a_held_write_is_judged_when_it_arrives() {
         let bucket = MemoryBucket::new();
-        bucket.fail_next_puts([Fault::HoldBack]);
+        bucket.fail_next_puts("k", [Fault::HoldBack]);
         assert!(matches!(create(&bucket, "late").await, Put::Unknown(_)));
         assert!(matches!(create(&bucket.sibling(), "early").await, Put::Written(_)));
         assert_eq!(bucket.release_held(), 1);
