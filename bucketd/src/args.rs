@@ -7,7 +7,7 @@ use clap::Parser;
 /// Serve a directory as an S3 bucket
 ///
 /// Without --dir the settings come on standard input and the socket from scafo-supervisor. With it, the store runs by itself: it
-/// takes its credentials from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY and prints one line, `listening on http://…`, when
+/// takes its credentials from `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` and prints one line, `listening on http://…`, when
 /// it is ready. Clients address it path-style.
 #[derive(Debug, Parser)]
 #[command(name = "scafo-bucketd", version)]

@@ -1,13 +1,14 @@
 //! HTTP/1.1 in front of the operations: connections, their bounds, the health route, and the orderly end.
 
-use std::{convert::Infallible, fmt, io, pin::pin, time::Duration};
+use std::{convert::Infallible, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, StatusCode, header};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::{
-    Body, HttpResponse,
-    auth::{SecretKey, SimpleAuth},
+    Body, HttpResponse, S3Result,
+    auth::{S3Auth, SecretKey},
+    s3_error,
     service::{S3Service, S3ServiceBuilder},
 };
 use tokio::{
@@ -61,6 +62,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
+#[async_trait::async_trait]
+impl S3Auth for Credentials {
+    async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
+        if access_key == self.access_key_id {
+            Ok(self.secret_access_key.clone())
+        } else {
+            Err(s3_error!(InvalidAccessKeyId, "The access key id is not the one of this store."))
+        }
+    }
+}
+
 /// Why [`serve`] ended although nobody asked for it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -82,7 +94,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
     let service = build(&store, credentials);
-    let permits = std::sync::Arc::new(Semaphore::new(connection_limit()));
+    let permits = Arc::new(Semaphore::new(connection_limit()));
     let drain = CancellationToken::new();
     let mut connections = JoinSet::new();
     let outcome = loop {
@@ -114,7 +126,7 @@ pub async fn serve(
 
 fn build(store: &Store, credentials: Credentials) -> S3Service {
     let mut builder = S3ServiceBuilder::new(Operations::new(store.clone()));
-    builder.set_auth(SimpleAuth::from_single(credentials.access_key_id, credentials.secret_access_key));
+    builder.set_auth(credentials);
     builder.build()
 }
 
@@ -132,11 +144,8 @@ fn connections_for(descriptors: u64) -> usize {
     usize::try_from(connections).unwrap_or(1)
 }
 
-async fn accept(
-    listener: &TcpListener,
-    permits: &std::sync::Arc<Semaphore>,
-) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let permit = std::sync::Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     Ok((stream, permit))
 }

@@ -109,10 +109,14 @@ fn found<T>(name: &str, outcome: io::Result<Option<T>>) -> Result<T, StartError>
     }
 }
 
+/// What is logged unless `SCAFO_LOG` says otherwise. The S3 protocol crate reports every refused request as an error, with its
+/// answer; bucketd logs for itself what an operator has to see.
+const DEFAULT_FILTER: &str = "info,s3s=off";
+
 /// Sends the log to standard error: for people on a terminal, as JSON lines with `SCAFO_LOG_FORMAT=json`. `SCAFO_LOG`
-/// filters it (default `info`).
+/// filters it (default `info` without `s3s`).
 pub fn init_tracing(process: &'static str) {
-    let filter = EnvFilter::try_from_env("SCAFO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("SCAFO_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // A second subscriber in one process is a test's doing; the first one stays.
     let _ = match std::env::var("SCAFO_LOG_FORMAT").as_deref() {

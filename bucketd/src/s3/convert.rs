@@ -150,7 +150,7 @@ fn percent_encoded(text: &str) -> String {
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                encoded.push(char::from(byte))
+                encoded.push(char::from(byte));
             }
             byte => write!(encoded, "%{byte:02X}").expect("writing to a String does not fail"),
         }

@@ -1,11 +1,14 @@
 //! What the store answers, in the error codes of S3. The one place that chooses them.
 
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use s3s::{S3Error, S3ErrorCode};
 
-use crate::store::StoreError;
+use crate::store::{Millis, StoreError};
 
 /// The S3 error of a store error. Failures of the store itself are logged here, with their cause; the caller learns only what
 /// concerns it.
+#[expect(clippy::needless_pass_by_value, reason = "the form that map_err takes")]
 pub(super) fn to_s3(error: StoreError) -> S3Error {
     let code = match &error {
         StoreError::NoSuchBucket => S3ErrorCode::NoSuchBucket,
@@ -50,7 +53,7 @@ fn log(error: &StoreError) {
         StoreError::Database(cause) => tracing::error!(%error, %cause, "a request failed"),
         StoreError::File(cause) => tracing::error!(%error, %cause, "a request failed"),
         StoreError::Damaged(_) => tracing::error!(%error, "a request failed"),
-        StoreError::NoSpace => tracing::warn!("no space left for a write"),
+        StoreError::NoSpace => warn_of_no_space(Millis::now()),
         StoreError::NoSuchBucket
         | StoreError::NoSuchKey
         | StoreError::PreconditionFailed
@@ -62,5 +65,19 @@ fn log(error: &StoreError) {
         | StoreError::KeyTooLong
         | StoreError::BodyTooLarge
         | StoreError::Closed => {}
+    }
+}
+
+/// A full disk refuses every write, and the log is often on the same disk: one line in 10 s says it.
+fn warn_of_no_space(now: Millis) {
+    static NEXT: AtomicI64 = AtomicI64::new(0);
+    const PAUSE_SECONDS: i64 = 10;
+    let next = NEXT.load(Ordering::Relaxed);
+    let due = now.to_seconds() >= next;
+    // Who loses the exchange leaves the line to who wins it.
+    if due
+        && NEXT.compare_exchange(next, now.to_seconds() + PAUSE_SECONDS, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        tracing::warn!("the disk refuses writes; free space where the store keeps its data");
     }
 }

@@ -44,7 +44,7 @@ impl S3 for Operations {
     async fn create_bucket(&self, req: S3Request<dto::CreateBucketInput>) -> Answer<dto::CreateBucketOutput> {
         let bucket = req.input.bucket;
         self.store.create_bucket(&bucket).await.map_err(to_s3)?;
-        Ok(S3Response::new(dto::CreateBucketOutput { location: Some(format!("/{bucket}")), ..Default::default() }))
+        Ok(S3Response::new(dto::CreateBucketOutput { location: Some(format!("/{bucket}")) }))
     }
 
     async fn head_bucket(&self, req: S3Request<dto::HeadBucketInput>) -> Answer<dto::HeadBucketOutput> {

@@ -53,7 +53,7 @@ pub(super) async fn upload_part(store: &Store, req: S3Request<dto::UploadPartInp
         u32::try_from(input.part_number).map_err(|_| s3_error!(InvalidArgument, "A part number is not negative."))?;
     let upload = reference(input.bucket, input.key, input.upload_id)?;
     // Before the bytes are taken in, so that parts of an aborted upload do not fill the disk.
-    store.parts(upload.clone()).await.map_err(to_s3)?;
+    store.require_upload(upload.clone()).await.map_err(to_s3)?;
     let declared = Declared {
         length: input.content_length,
         md5: input.content_md5.take(),

@@ -101,6 +101,7 @@ impl Store {
         sweep(&conn, &path, &files)?;
         // The entries of the database, its log and the body directory survive a power cut from here on.
         files::sync_directory(dir).map_err(OpenError::io("write out the directory", dir))?;
+        sync_parent(dir);
         let idle = (0..READERS).map(|_| schema::open_reader(&path)).collect::<Result<_, _>>()?;
         let readers = Readers { idle: Mutex::new(idle), permits: Arc::new(Semaphore::new(READERS)) };
         let (writer, ended) =
@@ -329,6 +330,14 @@ impl Store {
         Ok(id)
     }
 
+    /// Checks that an upload is under way.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchUpload`].
+    pub async fn require_upload(&self, upload: UploadRef) -> Result<(), StoreError> {
+        self.read(move |conn| uploads::require(conn, &upload)).await
+    }
+
     /// Stores a part.
     ///
     /// # Errors
@@ -408,6 +417,15 @@ impl Readers {
 
     fn give_back(&self, conn: Connection) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+    }
+}
+
+/// Puts the entry of a new store's directory on the disk, as far as that is ours to do: the parent may be closed to this process, and
+/// is then the business of whoever made it.
+fn sync_parent(dir: &Path) {
+    let synced = fs::canonicalize(dir).and_then(|dir| dir.parent().map_or(Ok(()), files::sync_directory));
+    if let Err(error) = synced {
+        tracing::debug!(%error, "cannot write out the parent of the store's directory");
     }
 }
 

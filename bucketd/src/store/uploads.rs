@@ -94,6 +94,11 @@ fn drop_abandoned(conn: &Connection, now: Millis) -> Result<Vec<FileName>, Store
     Ok(retired)
 }
 
+/// Checks that an upload is under way.
+pub(super) fn require(conn: &Connection, upload: &UploadRef) -> Result<(), StoreError> {
+    attributes(conn, upload).map(|_| ())
+}
+
 /// Finds an upload; the id alone is not enough, it must be of that bucket and key.
 fn attributes(conn: &Connection, upload: &UploadRef) -> Result<Attributes, StoreError> {
     let bucket = bucket_id(conn, &upload.bucket)?;
