@@ -73,6 +73,8 @@ fn exactly(table: &Table, host: &Host, path: &str) -> Option<Decision> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// One route per `host=application`; the API on `dev.example` and `apex.example` if asked for.
@@ -154,6 +156,23 @@ mod tests {
             table(&[("a.x.example", "second"), ("*.x.example", "third")], false),
         ];
         check(&Routing { fleets }, &[("a.x.example", "/", "second"), ("b.x.example", "/", "first")]);
+    }
+
+    proptest! {
+        /// The two steps of the protocol, written down plainly over a list, agree with the table.
+        #[test]
+        fn lookups_follow_the_protocol(
+            keys in prop::collection::btree_set("(\\*\\.)?[ab](\\.[ab]){0,2}", 1..12),
+            asked in "[abAB](\\.[ab]){0,3}\\.?(:80)?",
+        ) {
+            let routes: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "app")).collect();
+            let fleet = Routing { fleets: vec![table(&routes, false)] };
+            let plain = asked.trim_end_matches(":80").trim_end_matches('.').to_lowercase();
+            let wildcard = plain.split_once('.').map(|(_, base)| format!("*.{base}"));
+            let known = keys.contains(&plain) || wildcard.is_some_and(|key| keys.contains(&key));
+            let decision = fleet.decide(Host::parse(&asked).as_ref(), "/");
+            prop_assert_eq!(matches!(decision, Decision::Forward(_)), known);
+        }
     }
 
     #[test]

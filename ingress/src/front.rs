@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use http::{Request, Response, header::HOST};
 use hyper::body::Incoming;
-use scafo_proxy::{FailureKind, Forwarder, Limits, Outbound, Tunnels, Unforwardable};
+use scafo_proxy::{Failure, FailureKind, Forwarder, Limits, Outbound, Tunnels, Unforwardable, Upstream};
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, timeout_at},
@@ -119,10 +119,11 @@ impl Front {
                 Err(failure) => failure,
             };
             let kind = failure.kind();
-            let cause = std::error::Error::source(&failure).map(ToString::to_string);
-            tracing::debug!(target = target.name, %upstream, kind = kind.name(), cause, "an upstream gave no answer");
+            let at_fault = matches!(kind, FailureKind::Connect | FailureKind::Broken);
+            let news = at_fault && self.marks.set(upstream, Instant::now());
+            log(target, upstream, &failure, news);
             match kind {
-                FailureKind::Connect | FailureKind::Broken => self.marks.set(upstream, Instant::now()),
+                FailureKind::Connect | FailureKind::Broken => {}
                 FailureKind::HeadDeadline => return Err(Refusal::UpstreamTime),
                 FailureKind::BadResponse => return Err(Refusal::NoUpstream),
                 FailureKind::RequestBody => return Err(Refusal::BadRequest("the request body ended early")),
@@ -131,6 +132,17 @@ impl Front {
             outbound = failure.try_into_outbound().map_err(|_| Refusal::NoUpstream)?;
         }
         Err(Refusal::NoUpstream)
+    }
+}
+
+/// The first failure of an upstream in a while is for the operator, the others are for who looks closely.
+fn log(target: &Target, upstream: &Upstream, failure: &Failure<Incoming>, news: bool) {
+    let (application, kind) = (&target.name, failure.kind().name());
+    let cause = std::error::Error::source(failure).map(ToString::to_string);
+    if news {
+        tracing::warn!(application, %upstream, kind, cause, "an upstream gave no answer, it is tried last for a moment");
+    } else {
+        tracing::debug!(application, %upstream, kind, cause, "an upstream gave no answer");
     }
 }
 

@@ -34,11 +34,11 @@ impl Marks {
         order
     }
 
-    /// It has failed.
-    pub(crate) fn set(&self, upstream: &Upstream, now: Instant) {
+    /// It has failed. Answers whether that is news, so that an outage does not fill the log.
+    pub(crate) fn set(&self, upstream: &Upstream, now: Instant) -> bool {
         let mut marks = self.marks();
         marks.retain(|_, until| *until > now);
-        marks.insert(upstream.clone(), now + MARKED_FOR);
+        marks.insert(upstream.clone(), now + MARKED_FOR).is_none()
     }
 
     /// It has answered.
@@ -63,7 +63,7 @@ mod tests {
         let [a, b, c] = &upstreams[..] else { panic!("three") };
         let (marks, now) = (Marks::default(), Instant::now());
         assert_eq!(marks.order(&upstreams, now), [a, b, c]);
-        marks.set(a, now);
+        assert!(marks.set(a, now) && !marks.set(a, now));
         assert_eq!(marks.order(&upstreams, now), [b, c, a]);
         marks.set(b, now + MARKED_FOR / 2);
         assert_eq!(marks.order(&upstreams, now + MARKED_FOR / 2), [c, a, b]);

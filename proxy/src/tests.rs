@@ -17,6 +17,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream, UnixListener},
     sync::{Notify, mpsc, watch},
+    task::JoinSet,
     time::timeout,
 };
 use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
@@ -209,6 +210,41 @@ async fn a_kept_connection_that_closes_under_a_request_is_replaced_only_if_nothi
         let second = forwarder.forward(&upstream, request(method, full("")), &tunnels).await;
         assert_eq!(second.is_ok(), survives, "{method}");
         assert_eq!(accepted.load(Ordering::SeqCst), if survives { 2 } else { 1 }, "{method}");
+    }
+}
+
+/// Serves from one to four requests on each connection and closes it, having said so or not.
+async fn closes_now_and_then(says_so: bool) -> Server {
+    raw(move |number, mut stream| async move {
+        let last = number % 4;
+        for served in 0..=last {
+            if read_head(&mut stream).await == 0 {
+                return;
+            }
+            let close = if says_so && served == last { "connection: close\r\n" } else { "" };
+            let answer = format!("HTTP/1.1 200 OK\r\n{close}content-length: 2\r\n\r\nok");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_upstreams_close_lose_no_request_that_could_be_kept() {
+    for (method, says_so) in [("GET", false), ("GET", true), ("POST", true)] {
+        let server = closes_now_and_then(says_so).await;
+        let forwarder = forwarder();
+        let mut clients = JoinSet::new();
+        for _ in 0..8 {
+            let (forwarder, upstream) = (forwarder.clone(), server.upstream());
+            clients.spawn(async move {
+                for _ in 0..200 {
+                    let sent = forwarder.forward(&upstream, request(method, full("")), &Tunnels::new(0)).await;
+                    assert_eq!(text(sent.unwrap()).await, "ok");
+                }
+            });
+        }
+        timeout(PATIENCE, clients.join_all()).await.unwrap();
     }
 }
 
