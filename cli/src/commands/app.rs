@@ -1,0 +1,96 @@
+//! `scafo app`: the applications of the fleet.
+
+use scafo_core::record::{ApplicationRecord, Replicas};
+use serde::{Deserialize, Serialize};
+
+use crate::args::AppListArgs;
+use crate::error::Outcome;
+use crate::output::{Output, table};
+use crate::target::Target;
+
+/// Answer of `GET /v1/applications`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Applications {
+    applications: Vec<ApplicationRecord>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scoped: Option<bool>,
+}
+
+/// `scafo app list`
+pub(super) async fn list(args: AppListArgs, output: Output) -> Outcome {
+    let target = Target::find(&args.target)?;
+    let signer = target.signer()?;
+    let answer: Applications = target
+        .client
+        .get("/v1/applications", &signer)
+        .await
+        .map_err(|error| error.into_failure("cannot list the applications", target.client.api()))?;
+    output.data(&answer, || render(&answer.applications))?;
+    if answer.applications.is_empty() {
+        output.say("no applications yet; the first `scafo deploy` creates one");
+    }
+    Ok(())
+}
+
+fn render(applications: &[ApplicationRecord]) -> String {
+    let row = |application: &ApplicationRecord| {
+        let deployment = application.deployment.as_ref().map_or("-", |published| published.version.as_str());
+        let domains = application.domains.iter().map(ToString::to_string);
+        let wildcards = application.wildcard_domains.iter().map(|base| format!("*.{base}"));
+        let domains: Vec<String> = domains.chain(wildcards).collect();
+        vec![
+            application.name.to_string(),
+            state(application).to_owned(),
+            replicas(application.replicas.unwrap_or_default()),
+            deployment.to_owned(),
+            if domains.is_empty() { "-".to_owned() } else { domains.join(" ") },
+            application.created_at.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = applications.iter().map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(&["NAME", "STATE", "REPLICAS", "DEPLOYMENT", "DOMAINS", "CREATED"], &rows)
+}
+
+/// What the fleet does with it, the strongest first.
+const fn state(application: &ApplicationRecord) -> &'static str {
+    if matches!(application.deleting, Some(true)) {
+        "deleting"
+    } else if application.blocked {
+        "blocked"
+    } else if application.retired_at.is_some() {
+        "retired"
+    } else if application.deployment.is_none() {
+        "undeployed"
+    } else {
+        "active"
+    }
+}
+
+fn replicas(replicas: Replicas) -> String {
+    match replicas {
+        Replicas::Count(count) => count.to_string(),
+        Replicas::All => "all".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn applications_as_a_table() {
+        let answer: Applications = serde_json::from_value(serde_json::json!({ "applications": [
+            { "v": 1, "name": "counter", "createdAt": "2026-04-01T12:30:00.120Z",
+              "deployment": { "version": "00d1f0e2a9b8c7d6", "deploy": "counter.0123456789abcdef" } },
+            { "v": 1, "name": "shop", "createdAt": "2026-04-01T12:31:00.000Z", "replicas": "all", "blocked": true,
+              "domains": ["shop.example", "www.shop.example"], "wildcardDomains": ["shop.example"] },
+            { "v": 1, "name": "z", "createdAt": "2026-04-01T12:31:00.000Z", "replicas": 3 },
+        ]}))
+        .unwrap();
+        insta::assert_snapshot!(render(&answer.applications), @"");
+        assert_eq!(render(&[]), "");
+    }
+}

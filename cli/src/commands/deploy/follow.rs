@@ -1,0 +1,184 @@
+//! Waiting, with a limit on everything: for a place in the queue, for a node that restarts a part of itself, for the end.
+//!
+//! A poll only reads, so it is asked again whatever went wrong on the way. An upload is sent again only when the node has said
+//! that it did not take it, or was never reached.
+
+use std::time::Duration;
+
+use scafo_core::ApplicationName;
+use scafo_core::deploy::Metadata;
+use scafo_core::record::DeployState;
+use scafo_core::view::DeployStatus;
+use tokio::time::{Instant, sleep};
+
+use crate::client::{Archive, CallError, Client};
+use crate::commands::deploy::progress::Progress;
+use crate::error::{Failure, Outcome};
+use crate::keys::Signer;
+
+/// How long an upload waits for a place: twice the time that the node lets a deploy wait for its turn.
+const QUEUE_PATIENCE: Duration = Duration::from_secs(10 * 60);
+/// How long a node may be away while its deploy is followed: it is judged dead after 90 s, and that judgement is worth reading.
+const AWAY_PATIENCE: Duration = Duration::from_secs(2 * 60);
+/// How long a deploy is followed: the node's own limits (receive 10, queue 5, task 10 minutes) and some.
+const FOLLOW_PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// Wait for a node that says "not now" without saying how long.
+const NOT_NOW: Duration = Duration::from_secs(1);
+
+/// What to do when the node has no place for the deploy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// Come back.
+    Wait,
+    /// Say so.
+    FailAtOnce,
+}
+
+/// One deploy's way through the node.
+pub(super) struct Follower<'a> {
+    pub(super) client: &'a Client,
+    pub(super) signer: &'a Signer,
+    pub(super) progress: &'a Progress,
+}
+
+impl Follower<'_> {
+    /// Uploads the archive, and comes back while the node is full or not there yet.
+    pub(super) async fn upload(
+        &self,
+        application: &ApplicationName,
+        metadata: &Metadata,
+        archive: Archive,
+        queue: Queue,
+    ) -> Outcome<DeployStatus> {
+        let begun = Instant::now();
+        let bytes = archive.bytes;
+        let mut told = false;
+        loop {
+            let error = match self.client.upload(application, metadata, archive.clone(), self.signer).await {
+                Ok(accepted) => return Ok(accepted),
+                Err(error) => error,
+            };
+            let Some(pause) = come_back(&error, queue).filter(|pause| begun.elapsed() + *pause < QUEUE_PATIENCE) else {
+                return Err(error.into_failure("the deploy was not accepted", self.client.api()));
+            };
+            if !told {
+                self.progress.note("the node has no place for the deploy at the moment; waiting");
+                told = true;
+            }
+            self.progress.step("waiting for a place");
+            sleep(pause).await;
+            let _ = self.progress.uploading(bytes);
+        }
+    }
+
+    /// Asks until the deploy has ended.
+    pub(super) async fn follow(&self, accepted: DeployStatus) -> Outcome<DeployStatus> {
+        let begun = Instant::now();
+        let mut heard = begun;
+        let mut pause = Pause::default();
+        let mut status = accepted;
+        self.progress.step(doing(status.state));
+        while !status.state.is_terminal() {
+            sleep(pause.next()).await;
+            match self.client.deploy_status(&status.id, self.signer).await {
+                Ok(now) => {
+                    if now.state != status.state {
+                        // It moves: look closely again.
+                        pause = Pause::default();
+                        self.progress.step(doing(now.state));
+                    }
+                    heard = Instant::now();
+                    status = now;
+                }
+                Err(error) if error.may_pass() && heard.elapsed() < AWAY_PATIENCE => {
+                    self.progress.step("waiting for the node to answer");
+                }
+                Err(error) => {
+                    let what = format!("the deploy {} was accepted, but how it goes cannot be read", status.id);
+                    return Err(error.into_failure(&what, self.client.api()));
+                }
+            }
+            if begun.elapsed() > FOLLOW_PATIENCE && !status.state.is_terminal() {
+                return Err(Failure::new(format!("the deploy {} has not ended after half an hour", status.id))
+                    .hint("look at `scafo status`; deploying again is safe"));
+            }
+        }
+        Ok(status)
+    }
+}
+
+const fn doing(state: DeployState) -> &'static str {
+    match state {
+        DeployState::Accepted => "accepted, waiting for its turn",
+        DeployState::Uploading => "bundling, publishing, and waiting for the nodes to serve it",
+        DeployState::Deployed => "deployed",
+        DeployState::Failed => "failed",
+    }
+}
+
+/// How long to wait before an upload is sent again; `None` when it must not be.
+fn come_back(error: &CallError, queue: Queue) -> Option<Duration> {
+    match (error, queue) {
+        (_, Queue::FailAtOnce) => None,
+        (CallError::Refused { status: 429 | 503, retry_after, .. }, Queue::Wait) => {
+            Some(retry_after.unwrap_or(NOT_NOW))
+        }
+        // Nobody there may mean that nobody will be: that is an error to read, not to wait for. After a break the node may
+        // have it already.
+        (CallError::Refused { .. } | CallError::Unreachable(_) | CallError::Broken(_) | CallError::Foreign(_), _) => {
+            None
+        }
+    }
+}
+
+/// From 50 ms, since a small deploy is served within a second, up to half a second.
+struct Pause(Duration);
+
+impl Pause {
+    const FIRST: Duration = Duration::from_millis(50);
+    const LAST: Duration = Duration::from_millis(500);
+
+    fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = (now * 3 / 2).min(Self::LAST);
+        now
+    }
+}
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(Self::FIRST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::{Problem, ProblemCode};
+
+    use super::*;
+
+    fn refused(code: ProblemCode, retry_after: Option<u64>) -> CallError {
+        let problem = Problem::new(code, "");
+        CallError::Refused { status: code.status(), problem, retry_after: retry_after.map(Duration::from_secs) }
+    }
+
+    #[test]
+    fn only_an_upload_that_was_not_taken_is_sent_again() {
+        let overloaded = refused(ProblemCode::DeployOverloaded, Some(3));
+        assert_eq!(come_back(&overloaded, Queue::Wait), Some(Duration::from_secs(3)));
+        assert_eq!(come_back(&overloaded, Queue::FailAtOnce), None);
+        assert_eq!(come_back(&refused(ProblemCode::Draining, None), Queue::Wait), Some(NOT_NOW));
+        for final_ in [ProblemCode::DeploysFrozen, ProblemCode::AuthInvalid, ProblemCode::ResourceLimit] {
+            assert_eq!(come_back(&refused(final_, None), Queue::Wait), None);
+        }
+        assert_eq!(come_back(&CallError::Broken(String::new()), Queue::Wait), None);
+    }
+
+    #[test]
+    fn pauses_grow_from_a_twentieth_to_half_a_second() {
+        let mut pause = Pause::default();
+        let pauses: Vec<Duration> = (0..12).map(|_| pause.next()).collect();
+        assert_eq!((pauses[0], pauses[11]), (Pause::FIRST, Pause::LAST));
+        assert!(pauses.is_sorted());
+    }
+}

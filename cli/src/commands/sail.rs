@@ -1,0 +1,35 @@
+//! `scafo sail`: this process becomes the supervisor of the node.
+
+use std::collections::BTreeMap;
+
+use scafo_supervisor::Options;
+
+use crate::args::SailArgs;
+use crate::env;
+use crate::error::{Failure, Outcome};
+use crate::output::Output;
+use crate::settings::UsualFile;
+
+/// `scafo sail`
+pub(super) async fn run(args: SailArgs, output: Output) -> Outcome {
+    let config = args.config.resolve(&BTreeMap::new(), UsualFile::Read)?;
+    scafo_proto::child::init_tracing("scafo");
+    if config.bucket.is_none() {
+        output.warn(
+            "no bucket is configured: this node keeps everything in an embedded store on its own disk, and stays the only one",
+        );
+    }
+    let on_ready: scafo_supervisor::OnReady = Box::new(move |ready| {
+        Box::pin(async move {
+            // Standard output is data; whether anybody reads it does not matter to the node.
+            let _ = output.json().then(|| output.data(&ready, String::new));
+            Ok(())
+        })
+    });
+    let options = Options { on_ready: Some(on_ready), environment: env::all(), ..Options::default() };
+    match scafo_supervisor::run(config, options).await {
+        Ok(_) => Ok(()),
+        // The unit tells "start again" from "do not" by the exit status.
+        Err(error) => Err(Failure::new(error.message).hint(error.hint).exits(error.exit_code)),
+    }
+}
