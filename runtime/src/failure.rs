@@ -1,0 +1,130 @@
+//! Why the process ends, and what a person reads about it.
+
+use std::{
+    error::Error,
+    fmt::{self, Write as _},
+    process::ExitCode,
+};
+
+/// How the process ends. The numbers are celld's, and supervisors act on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// Help, version, or a drain that was asked for.
+    Clean,
+    /// Refused to start, or could not go on.
+    Refused,
+    /// Lost its lease and fenced itself.
+    Fenced,
+    /// What a test hook asks for.
+    Hooked(u8),
+}
+
+impl Exit {
+    /// The number that the parent sees.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Clean => 0,
+            Self::Refused => 1,
+            Self::Fenced => 3,
+            Self::Hooked(code) => code,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+/// An error for people: what this layer failed to do, and the chain below it.
+pub struct Failure {
+    message: String,
+    source: Option<Box<dyn Error + Send + Sync>>,
+}
+
+/// What most functions of this crate give back.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure that nothing below explains.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), source: None }
+    }
+
+    /// A failure with the error that caused it.
+    pub fn because(message: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { message: message.into(), source: Some(source.into()) }
+    }
+
+    /// The whole chain in one string, parts divided by `: `.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let mut text = self.message.clone();
+        let mut below = self.source();
+        while let Some(error) = below {
+            let part = error.to_string();
+            // Some libraries print their source themselves.
+            if !text.ends_with(&part) {
+                // Writing to a string cannot fail.
+                let _infallible = write!(text, ": {part}");
+            }
+            below = error.source();
+        }
+        text
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.chain())
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
+    }
+}
+
+/// Says what was being done when something failed.
+pub(crate) trait Context<T> {
+    /// Puts `message` in front of the error.
+    fn context(self, message: impl FnOnce() -> String) -> Outcome<T>;
+}
+
+impl<T, E: Into<Box<dyn Error + Send + Sync>>> Context<T> for Result<T, E> {
+    fn context(self, message: impl FnOnce() -> String) -> Outcome<T> {
+        self.map_err(|error| Failure::because(message(), error))
+    }
+}
+
+impl<T> Context<T> for Option<T> {
+    fn context(self, message: impl FnOnce() -> String) -> Outcome<T> {
+        self.ok_or_else(|| Failure::new(message()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chain_names_every_layer_once() {
+        let inner = Failure::because("open the index", std::io::Error::other("disk on fire"));
+        let outer = Failure::because("load the deployment", inner);
+        assert_eq!(outer.chain(), "load the deployment: open the index: disk on fire");
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_celld() {
+        assert_eq!([Exit::Clean.code(), Exit::Refused.code(), Exit::Fenced.code()], [0, 1, 3]);
+    }
+}

@@ -1,0 +1,326 @@
+//! The conductor: one task that alone starts, swaps and stops workerd, so that no two things happen to it at once.
+//!
+//! Projects without state overlap: the new one serves while the old one finishes. Projects with Durable Objects cannot, since
+//! two workerd on one directory would corrupt it: the old one is stopped first while the gate holds requests. Whether the
+//! new one starts at all is found out before, on scratch storage.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use scafo_store::Bucket;
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::{MissedTickBehavior, interval_at, sleep, Instant},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{gate::Gate, generation::Generation};
+use crate::{
+    Failure,
+    environment::Surface,
+    failure::{Context, Outcome},
+    settings::NodeSettings,
+    shapes::Pointer,
+    workerd::{Deployment, Launcher, Stage, Storage, Workerd, load, read_pointer},
+};
+
+/// How long requests of a stateful generation may finish before it is stopped: requests are being held meanwhile.
+const STATEFUL_GRACE: Duration = Duration::from_secs(2);
+
+/// The waits between two starts of a workerd that ended by itself: the first, and the longest.
+const RESTART_FIRST: Duration = Duration::from_millis(100);
+const RESTART_LONGEST: Duration = Duration::from_secs(5);
+
+/// A workerd that cannot be started again for this long is given up, and the node with it.
+const RESTART_LIMIT: Duration = Duration::from_secs(60);
+
+/// Calls of `/reload` that wait; each is answered by an adoption of its own.
+const ORDERS_MAX: usize = 16;
+
+/// What `/reload` came to.
+pub(super) enum Adoption {
+    Adopted { generation: u64, pointer: Pointer },
+    Unchanged { generation: u64, pointer: Pointer },
+    Failed { pointer: Option<Pointer>, error: String },
+}
+
+/// A handle on the conductor.
+#[derive(Clone)]
+pub(super) struct Orders {
+    orders: mpsc::Sender<oneshot::Sender<Adoption>>,
+}
+
+impl Orders {
+    /// Takes what the pointer names now. `None`: the node is leaving, or too many wait.
+    pub(super) async fn reload(&self) -> Option<Adoption> {
+        let (answer, adoption) = oneshot::channel();
+        self.orders.try_send(answer).ok()?;
+        adoption.await.ok()
+    }
+}
+
+/// What everybody may see of it.
+#[derive(Default)]
+pub(super) struct View {
+    swapping: std::sync::atomic::AtomicBool,
+    /// Generations that finish what they have begun: number and version.
+    draining: Mutex<Vec<(u64, String)>>,
+}
+
+impl View {
+    pub(super) fn swapping(&self) -> bool {
+        self.swapping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn draining(&self) -> Vec<(u64, String)> {
+        self.draining.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// See the module.
+pub(super) struct Conductor {
+    pub settings: Arc<NodeSettings>,
+    pub bucket: Arc<dyn Bucket>,
+    pub program: std::path::PathBuf,
+    pub launcher: Launcher,
+    pub stage: Stage,
+    pub gate: Arc<Gate>,
+    pub view: Arc<View>,
+    incarnations: AtomicU64,
+    /// The pointer that the last adoption was about, whatever came of it.
+    seen: Option<Pointer>,
+    fail_next: Option<String>,
+    /// Old generations that finish.
+    retiring: JoinSet<()>,
+}
+
+impl Conductor {
+    pub(super) fn new(
+        settings: Arc<NodeSettings>,
+        bucket: Arc<dyn Bucket>,
+        program: std::path::PathBuf,
+        launcher: Launcher,
+        stage: Stage,
+        gate: Arc<Gate>,
+    ) -> Self {
+        let fail_next = settings.hooks.fail_adoption.clone();
+        Self {
+            settings,
+            bucket,
+            program,
+            launcher,
+            stage,
+            gate,
+            view: Arc::default(),
+            incarnations: AtomicU64::new(0),
+            seen: None,
+            fail_next,
+            retiring: JoinSet::new(),
+        }
+    }
+
+    /// A way to give it orders, and where they arrive.
+    pub(super) fn orders() -> (Orders, mpsc::Receiver<oneshot::Sender<Adoption>>) {
+        let (orders, waiting) = mpsc::channel(ORDERS_MAX);
+        (Orders { orders }, waiting)
+    }
+
+    /// Starts the first deployment.
+    pub(super) async fn begin(&mut self, deployment: Deployment) -> Outcome<()> {
+        self.seen = Some(deployment.pointer.clone());
+        let generation = self.start(1, Arc::new(deployment), Storage::Real).await?;
+        self.gate.open(Arc::new(generation));
+        Ok(())
+    }
+
+    /// Serves orders, polls, and keeps workerd up, until `stop`; then ends every process.
+    ///
+    /// # Errors
+    /// workerd cannot be kept up.
+    pub(super) async fn conduct(
+        mut self,
+        mut orders: mpsc::Receiver<oneshot::Sender<Adoption>>,
+        stop: CancellationToken,
+    ) -> Outcome<()> {
+        let period = self.settings.deploy_poll;
+        let mut poll = interval_at(Instant::now() + period, period);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let outcome = loop {
+            let current = self.gate.current();
+            let ended = async {
+                match &current {
+                    Some(generation) => generation.workerd.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break Ok(()),
+                ended = ended => {
+                    tracing::error!(status = ?ended.status, last_words = ended.last_words, "workerd ended by itself");
+                    if let Err(failure) = self.restart(&stop).await {
+                        break Err(failure);
+                    }
+                }
+                Some(answer) = orders.recv() => {
+                    let adoption = self.adopt(true).await;
+                    // Whoever asked may have stopped waiting.
+                    let _gone = answer.send(adoption.unwrap_or_else(|| self.unchanged()));
+                }
+                _ = poll.tick(), if self.settings.surface == Surface::V0_6 => {
+                    self.adopt(false).await;
+                }
+                Some(_) = self.retiring.join_next() => {}
+            }
+            if self.gate.current().is_none() && !stop.is_cancelled() {
+                break Err(Failure::new("workerd cannot be started any more: neither the new deployment nor the old one"));
+            }
+        };
+        if let Some(generation) = self.gate.hold() {
+            generation.stop().await;
+        }
+        self.retiring.shutdown().await;
+        outcome
+    }
+
+    fn unchanged(&self) -> Adoption {
+        match self.gate.current() {
+            Some(current) => {
+                Adoption::Unchanged { generation: current.number, pointer: current.deployment.pointer.clone() }
+            }
+            None => Adoption::Failed { pointer: None, error: "nothing is running".into() },
+        }
+    }
+
+    /// Looks at the pointer and takes what it names. Not asked for (`asked`), it tries each pointer once.
+    async fn adopt(&mut self, asked: bool) -> Option<Adoption> {
+        let pointer = match read_pointer(&*self.bucket).await {
+            Ok(Some(pointer)) => pointer,
+            Ok(None) => return self.unreadable(asked, "the deployment pointer is gone from the bucket".to_owned()),
+            Err(failure) => return self.unreadable(asked, failure.chain()),
+        };
+        if !asked && self.seen.as_ref() == Some(&pointer) {
+            return None;
+        }
+        self.seen = Some(pointer.clone());
+        self.view.swapping.store(true, Ordering::Release);
+        let taken = self.take(pointer.clone()).await;
+        self.view.swapping.store(false, Ordering::Release);
+        Some(match taken {
+            Ok(Some(generation)) => {
+                tracing::info!(event = "deployment_adopted", generation, version = pointer.version, "adopted");
+                Adoption::Adopted { generation, pointer }
+            }
+            Ok(None) => self.unchanged(),
+            Err(failure) => {
+                let error = failure.chain();
+                tracing::error!(event = "deployment_adoption_failed", version = pointer.version, error, "not adopted");
+                Adoption::Failed { pointer: Some(pointer), error }
+            }
+        })
+    }
+
+    fn unreadable(&self, asked: bool, error: String) -> Option<Adoption> {
+        tracing::warn!(event = "deployment_pointer_unreadable", error, "the deployment pointer cannot be read");
+        asked.then_some(Adoption::Failed { pointer: None, error })
+    }
+
+    /// The number of the new generation, or `None` if what is served is the same already.
+    async fn take(&mut self, pointer: Pointer) -> Outcome<Option<u64>> {
+        if let Some(text) = self.fail_next.take() {
+            return Err(Failure::new(text));
+        }
+        let deployment = load(&*self.bucket, pointer).await?;
+        let Some(old) = self.gate.current() else {
+            return Err(Failure::new("workerd is being started again"));
+        };
+        if old.deployment.pointer.prefix == deployment.pointer.prefix
+            && old.deployment.identity() == deployment.identity()
+        {
+            return Ok(None);
+        }
+        let number = old.number + 1;
+        let deployment = Arc::new(deployment);
+        if old.deployment.has_durable_objects() || deployment.has_durable_objects() {
+            self.exchange(&old, number, deployment).await?;
+        } else {
+            let generation = self.start(number, deployment, Storage::Real).await?;
+            self.gate.open(Arc::new(generation));
+            self.retire(old);
+        }
+        Ok(Some(number))
+    }
+
+    /// Lets an old generation finish beside the new one.
+    fn retire(&mut self, old: Arc<Generation>) {
+        let (view, grace) = (Arc::clone(&self.view), self.settings.deploy_max_age);
+        view.draining.lock().unwrap_or_else(PoisonError::into_inner).push((old.number, old.version().to_owned()));
+        self.retiring.spawn(async move {
+            old.finish(grace).await;
+            old.stop().await;
+            let mut draining = view.draining.lock().unwrap_or_else(PoisonError::into_inner);
+            draining.retain(|(number, _)| *number != old.number);
+        });
+    }
+
+    /// Stops the old generation, then starts the new one, or the old one again.
+    async fn exchange(&self, old: &Arc<Generation>, number: u64, deployment: Arc<Deployment>) -> Outcome<()> {
+        // What cannot start must not cost the running one its life.
+        let rehearsal = self.start(number, Arc::clone(&deployment), Storage::Scratch).await?;
+        rehearsal.workerd.stop(Duration::ZERO).await;
+        drop(rehearsal);
+        self.gate.hold();
+        old.finish(STATEFUL_GRACE).await;
+        old.stop().await;
+        match self.start(number, deployment, Storage::Real).await {
+            Ok(generation) => {
+                self.gate.open(Arc::new(generation));
+                Ok(())
+            }
+            Err(failure) => {
+                let again = self.start(old.number, Arc::clone(&old.deployment), Storage::Real).await;
+                let again = again.context(|| "the old deployment does not start any more either".into())?;
+                self.gate.open(Arc::new(again));
+                Err(failure)
+            }
+        }
+    }
+
+    async fn start(&self, number: u64, deployment: Arc<Deployment>, storage: Storage) -> Outcome<Generation> {
+        let staged = self.stage.set(&*self.bucket, &deployment, storage).await?;
+        let workerd = Workerd::start(&self.launcher, &self.program, staged).await?;
+        let incarnation = self.incarnations.fetch_add(1, Ordering::Relaxed);
+        Ok(Generation::new(number, incarnation, deployment, workerd))
+    }
+
+    /// Starts what was running again, for as long as it takes but not for ever.
+    async fn restart(&mut self, stop: &CancellationToken) -> Outcome<()> {
+        let Some(old) = self.gate.hold() else { return Ok(()) };
+        let give_up = Instant::now() + RESTART_LIMIT;
+        let mut wait = RESTART_FIRST;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                () = sleep(wait) => {}
+            }
+            match self.start(old.number, Arc::clone(&old.deployment), Storage::Real).await {
+                Ok(generation) => {
+                    self.gate.open(Arc::new(generation));
+                    return Ok(());
+                }
+                Err(failure) if Instant::now() < give_up => {
+                    tracing::error!(error = failure.chain(), "workerd does not start again");
+                    wait = (wait * 2).min(RESTART_LONGEST);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Driving workerd: what it is told, how it is started, and that it never outlives this process.
+
+mod config;
+mod launcher;
+mod load;
+mod process;
+mod shim;
+mod stage;
+
+pub(crate) use config::{CRON_SOCKET, HTTP_SOCKET, PROTO_HEADER};
+pub(crate) use launcher::Launcher;
+pub(crate) use load::{Deployment, load, read_pointer};
+pub(crate) use process::Workerd;
+pub(crate) use shim::exec;
+pub(crate) use stage::{Stage, Storage};
