@@ -8,11 +8,11 @@
 
 #![forbid(unsafe_code)]
 
-mod http_server;
 mod s3;
+mod server;
 pub mod store;
 
 pub use self::{
-    http_server::{Credentials, HEALTH_PATH, ServeError, serve},
+    server::{Credentials, HEALTH_PATH, ServeError, serve},
     store::Store,
 };

@@ -77,19 +77,28 @@ impl Writer {
         T: Send + 'static,
         F: FnOnce(&Connection) -> Result<Change<T>, StoreError> + Send + 'static,
     {
-        let (answer, outcome) = oneshot::channel();
-        let files = Arc::clone(&self.files);
-        let job: Job = Box::new(move |tx| {
-            let changed = tx.map_or(Err(StoreError::Closed), |tx| within_savepoint(tx, change));
-            Box::new(move |committed| {
-                let result = committed.and(changed).map(|change| settle(&files, change));
-                // Nobody listens when the caller has gone away; the write stands all the same.
-                drop(answer.send(result));
-            })
-        });
+        let (job, outcome) = job(Arc::clone(&self.files), change);
         self.jobs.send(job).await.map_err(|_| StoreError::Closed)?;
         outcome.await.map_err(|_| StoreError::Closed)?
     }
+}
+
+/// A write for the queue, and where its answer comes.
+fn job<T, F>(files: Arc<Files>, change: F) -> (Job, oneshot::Receiver<Result<T, StoreError>>)
+where
+    T: Send + 'static,
+    F: FnOnce(&Connection) -> Result<Change<T>, StoreError> + Send + 'static,
+{
+    let (answer, outcome) = oneshot::channel();
+    let job: Job = Box::new(move |tx| {
+        let changed = tx.map_or(Err(StoreError::Closed), |tx| within_savepoint(tx, change));
+        Box::new(move |committed| {
+            let result = committed.and(changed).map(|change| settle(&files, change));
+            // Nobody listens when the caller has gone away; the write stands all the same.
+            drop(answer.send(result));
+        })
+    });
+    (job, outcome)
 }
 
 /// A failed change leaves no trace in the group's transaction.
@@ -154,4 +163,94 @@ fn apply(
         }
     }
     tx.commit().map_err(StoreError::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A group of writes and what each was answered.
+    struct Group {
+        conn: Connection,
+        files: Arc<Files>,
+        jobs: Vec<Job>,
+        answers: Vec<oneshot::Receiver<Result<(), StoreError>>>,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Group {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let conn = Connection::open_in_memory().unwrap();
+            conn.execute_batch(
+                "PRAGMA foreign_keys = ON;
+                 CREATE TABLE item (name TEXT PRIMARY KEY);
+                 CREATE TABLE child (name TEXT REFERENCES item DEFERRABLE INITIALLY DEFERRED);",
+            )
+            .unwrap();
+            let files = Files::open(dir.path().join("bodies")).unwrap();
+            Self { conn, files, jobs: Vec::new(), answers: Vec::new(), _dir: dir }
+        }
+
+        fn add(&mut self, sql: &'static str, then: fn() -> Result<(), StoreError>) -> &mut Self {
+            let (job, answer) = job(Arc::clone(&self.files), move |conn: &Connection| {
+                conn.execute_batch(sql)?;
+                then().map(Change::of)
+            });
+            self.jobs.push(job);
+            self.answers.push(answer);
+            self
+        }
+
+        fn commit(&mut self) -> (Vec<String>, Vec<String>) {
+            commit_group(&mut self.conn, &mut self.jobs);
+            let answers = self.answers.drain(..).map(|mut answer| match answer.try_recv().unwrap() {
+                Ok(()) => "ok".to_owned(),
+                Err(StoreError::Database(_)) => "Database".to_owned(),
+                Err(error) => format!("{error:?}"),
+            });
+            let mut names = self.conn.prepare("SELECT name FROM item ORDER BY name").unwrap();
+            let names = names.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+            (answers.collect(), names)
+        }
+    }
+
+    fn fine() -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn refused() -> Result<(), StoreError> {
+        Err(StoreError::PreconditionFailed)
+    }
+
+    #[test]
+    fn refused_write_takes_nothing_of_its_group_with_it() {
+        let mut group = Group::new();
+        group.add("INSERT INTO item VALUES ('a')", fine).add("INSERT INTO item VALUES ('b')", refused);
+        let (answers, names) = group.add("INSERT INTO item VALUES ('c')", fine).commit();
+        assert_eq!(answers, ["ok", "PreconditionFailed", "ok"]);
+        assert_eq!(names, ["a", "c"]);
+    }
+
+    #[test]
+    fn failed_commit_answers_the_whole_group() {
+        let mut group = Group::new();
+        group.add("INSERT INTO item VALUES ('a')", fine).add("SELECT 1", refused);
+        // Only the commit notices that the item is missing.
+        let (answers, names) = group.add("INSERT INTO child VALUES ('nobody')", fine).commit();
+        assert_eq!(answers, ["Database", "Database", "Database"]);
+        assert!(names.is_empty(), "{names:?}");
+        let (answers, names) = group.add("INSERT INTO item VALUES ('later')", fine).commit();
+        assert_eq!((answers, names), (vec!["ok".to_owned()], vec!["later".to_owned()]));
+    }
+
+    #[test]
+    fn transaction_that_rolls_itself_back_fails_its_whole_group() {
+        let mut group = Group::new();
+        // As SQLite does by itself when the disk fills up in the middle of a statement.
+        group.add("INSERT INTO item VALUES ('a')", fine).add("ROLLBACK", fine);
+        let (answers, names) = group.add("INSERT INTO item VALUES ('b')", fine).commit();
+        assert_eq!(answers, ["NoSpace", "NoSpace", "NoSpace"]);
+        assert!(names.is_empty(), "{names:?}");
+    }
 }

@@ -48,7 +48,7 @@ async fn write_that_the_disk_refuses_changes_nothing_and_works_again_later() {
     // From here on every write to a file fails, as on a full disk.
     limit_file_size(&bucketd, Some(0));
     for round in 0..3 {
-        for size in [100, 60_000, 100_000, 400_000] {
+        for size in [100, 60_000, 100_000, 400_000, 20_000_000] {
             let key = format!("during/{round}/{size}");
             assert_eq!(put(&client, &key, size).await, Err(refused(503, "ServiceUnavailable")), "{key}");
         }

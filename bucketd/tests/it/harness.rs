@@ -37,7 +37,10 @@ pub(crate) struct Bucketd {
 pub(crate) fn command(dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_scafo-bucketd"));
     command.arg("--dir").arg(dir).args(["--listen", "127.0.0.1:0", "--bucket", BUCKET]);
-    command.env("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET).env("SCAFO_LOG", "warn,s3s=off");
+    command
+        .env("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID)
+        .env("AWS_SECRET_ACCESS_KEY", SECRET)
+        .env("SCAFO_LOG", "warn,s3s=off");
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     command
 }

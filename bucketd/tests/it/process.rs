@@ -9,7 +9,10 @@ use std::{
 use aws_sdk_s3::primitives::ByteStream;
 use command_fds::{CommandFdExt, FdMapping};
 
-use crate::harness::{ACCESS_KEY_ID, BUCKET, Bucketd, LIMIT, SECRET, bytes, client, command, raw};
+use crate::harness::{
+    ACCESS_KEY_ID, BUCKET, Bucketd, LIMIT, SECRET, bytes, client, command, plain_client, raw, refusal, refused,
+    until_body_files,
+};
 
 #[tokio::test]
 async fn second_process_on_one_directory_is_refused_with_the_pid_of_the_first() {
@@ -86,6 +89,24 @@ async fn request_under_way_ends_well_when_the_process_is_asked_to_stop() {
 }
 
 #[tokio::test]
+async fn refusal_of_a_large_body_arrives_as_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let bucketd = Bucketd::start(dir.path());
+    // More than the sockets buffer, so that the client is still sending when the answer is ready.
+    let body = bytes(1, 20 * 1024 * 1024);
+    let stranger = client(bucketd.address(), ACCESS_KEY_ID, "another secret");
+    for _ in 0..3 {
+        let absent = plain_client(&bucketd).put_object().bucket("nowhere").key("k").body(body.clone().into());
+        assert_eq!(refusal(absent.send().await), refused(404, "NoSuchBucket"));
+        let forged = stranger.put_object().bucket(BUCKET).key("k").body(body.clone().into()).send().await;
+        assert_eq!(refusal(forged), refused(403, "SignatureDoesNotMatch"));
+        let wrong = plain_client(&bucketd).put_object().bucket(BUCKET).key("k").body(body.clone().into());
+        assert_eq!(refusal(wrong.tagging("a=b").send().await), refused(501, "NotImplemented"));
+    }
+    until_body_files(dir.path(), 0);
+}
+
+#[tokio::test]
 async fn body_cut_off_by_its_client_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let bucketd = Bucketd::start(dir.path());
@@ -97,7 +118,7 @@ async fn body_cut_off_by_its_client_leaves_nothing() {
     let body = body.build().await.unwrap();
     let put = client.put_object().bucket(BUCKET).key("cut").content_length(900_000).body(body).send().await;
     assert!(put.is_err());
-    crate::harness::until_body_files(dir.path(), 0);
+    until_body_files(dir.path(), 0);
     let mut stream = std::net::TcpStream::connect(bucketd.address()).unwrap();
     stream.write_all(b"GARBAGE\r\n\r\n").unwrap();
     let mut answer = String::new();

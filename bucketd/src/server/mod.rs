@@ -1,5 +1,8 @@
 //! HTTP/1.1 in front of the operations: connections, their bounds, the health route, and the orderly end.
 
+mod leftover;
+mod stall;
+
 use std::{convert::Infallible, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, StatusCode, header};
@@ -19,6 +22,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use self::{leftover::share, stall::StallGuard};
 use crate::{s3::Operations, store::Store};
 
 /// Answers 200 without a signature while the store can write, else 503.
@@ -38,6 +42,9 @@ const OTHER_DESCRIPTORS: u64 = 64;
 /// How long requests under way may take after the end was asked for. Clients give up after 15 s in any case; the supervisor kills
 /// after more than that.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a client may take nothing of its answer. As patient as with a body that comes in.
+const STALL_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long to wait after a failed accept: long enough not to spin without descriptors, short enough not to be noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -169,7 +176,7 @@ async fn connection(
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_headers(100)
-        .serve_connection(TokioIo::new(stream), answer);
+        .serve_connection(TokioIo::new(StallGuard::new(stream, STALL_LIMIT)), answer);
     let mut serving = pin!(serving);
     let ended = tokio::select! {
         biased;
@@ -188,7 +195,12 @@ async fn respond(req: Request<Incoming>, service: &S3Service, store: &Store) -> 
     if req.uri().path() == HEALTH_PATH {
         return health(req.method(), store.is_alive());
     }
-    let answered = service.call(req.map(Body::from)).await;
+    let waits =
+        req.headers().get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let (parts, body) = req.into_parts();
+    let (body, leftover) = share(body, waits);
+    let answered = service.call(Request::from_parts(parts, Body::http_body(body))).await;
+    leftover.discard().await;
     answered.unwrap_or_else(|error| {
         tracing::error!(?error, "a request could not be answered");
         plain(StatusCode::INTERNAL_SERVER_ERROR, "")
