@@ -117,7 +117,13 @@ pub enum Error {
         /// The reader's limit in bytes.
         limit: u64,
     },
-    /// Any other refusal (4xx, 501), or a request that could not be built.
+    /// A request could not even be built from the settings.
+    #[error("the bucket's settings cannot be used: check `bucket.name`, `bucket.endpoint` and `bucket.region`")]
+    Misconfigured {
+        /// For the log.
+        cause: Cause,
+    },
+    /// Any other refusal (4xx, 501).
     #[error("the bucket refuses {operation} of `{key}` ({code})")]
     Rejected {
         /// What was asked.
@@ -141,6 +147,7 @@ impl Error {
             | Self::NoSuchBucket
             | Self::Nonconforming { .. }
             | Self::TooLarge { .. }
+            | Self::Misconfigured { .. }
             | Self::Rejected { .. } => false,
         }
     }
@@ -149,7 +156,7 @@ impl Error {
     #[must_use]
     pub const fn cause(&self) -> Option<&Cause> {
         match self {
-            Self::Unavailable { cause, .. } => Some(cause),
+            Self::Unavailable { cause, .. } | Self::Misconfigured { cause } => Some(cause),
             Self::Busy { .. }
             | Self::Denied { .. }
             | Self::ClockSkewed { .. }
@@ -183,6 +190,7 @@ impl From<Error> for Problem {
             | Error::ClockSkewed { .. }
             | Error::WrongRegion { .. }
             | Error::NoSuchBucket
+            | Error::Misconfigured { .. }
             | Error::Rejected { .. } => Problem::new(ProblemCode::StoreUnavailable, detail),
         };
         match cause {

@@ -1,7 +1,6 @@
 //! Application records, and what celld serves next.
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use scafo_core::{
     ApplicationName, DeployId, DeploymentVersion, Problem, ProblemCode,
     key::{self, prefix},
@@ -58,7 +57,7 @@ impl Registry {
     /// # Errors
     /// Store errors.
     pub async fn application_names(&self) -> Result<Vec<ApplicationName>, Problem> {
-        let listing = self.bucket().list(prefix::APPLICATIONS).await?;
+        let listing = self.engine().list(prefix::APPLICATIONS).await?;
         let keys = listing.entries.iter().filter(|listed| ApplicationRecord::is_key(&listed.key));
         let mut names: Vec<ApplicationName> =
             keys.filter_map(|listed| key::name_of(&listed.key, prefix::APPLICATIONS)?.parse().ok()).collect();
@@ -116,9 +115,8 @@ impl Registry {
     /// `store-nonconforming` if the object is no pointer; store errors.
     pub async fn pointer(&self, name: &ApplicationName) -> Result<Option<Pointer>, Problem> {
         let key = key::fleet_pointer(name);
-        let body: Option<Bytes> = self.bucket().get_bounded(&key, POINTER_BYTES_MAX).await?.map(|object| object.body);
-        let Some(body) = body else { return Ok(None) };
-        serde_json::from_slice(&body).map(Some).map_err(|error| {
+        let Some(object) = self.engine().try_get(&key, POINTER_BYTES_MAX).await? else { return Ok(None) };
+        serde_json::from_slice(&object.body).map(Some).map_err(|error| {
             let detail = format!("`{key}` is no pointer of celld's: deploy `{name}` again to write it anew");
             Problem::new(ProblemCode::StoreNonconforming, detail).because(error)
         })

@@ -130,7 +130,8 @@ impl<T: Kind> Cache<T> {
         let mut before = std::mem::take(&mut self.entries);
         let mut wanted = Vec::new();
         for listed in listing.entries {
-            if !T::is_key(&listed.key) {
+            // What names no record is skipped, and so is what a store lists twice.
+            if !T::is_key(&listed.key) || self.entries.contains_key(&listed.key) {
                 continue;
             }
             match before.remove(&listed.key) {

@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use scafo_core::{Problem, ProblemCode, Timestamp, record::to_bytes};
-use scafo_store::{Bucket, Condition, ETag, Object, PutOptions};
+use scafo_store::{Bucket, Condition, ETag, Listing, Object, PutOptions};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -169,6 +169,30 @@ impl Engine {
         self.pursuit(&Intent::new()).load(key).await
     }
 
+    /// Any object of at most `limit` bytes, tried again while the store gives no answer.
+    ///
+    /// # Errors
+    /// `store-unavailable`, `store-nonconforming`.
+    pub async fn try_get(&self, key: &str, limit: u64) -> Result<Option<Object>, Problem> {
+        self.pursuit(&Intent::new()).get(key, limit).await
+    }
+
+    /// Everything under `prefix`, tried again while the store gives no answer.
+    ///
+    /// # Errors
+    /// `store-unavailable`, `store-nonconforming`.
+    pub async fn list(&self, prefix: &str) -> Result<Listing, Problem> {
+        let intent = Intent::new();
+        let mut pursuit = self.pursuit(&intent);
+        loop {
+            match self.bucket.list(prefix).await {
+                Ok(listing) => return Ok(listing),
+                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
     /// As [`Engine::try_load`], one try and no patience: for loops that come back anyway.
     ///
     /// # Errors
@@ -315,14 +339,14 @@ impl Pursuit<'_> {
     }
 
     async fn load<T: Record>(&mut self, key: &str) -> Result<Option<Stored<T>>, Problem> {
-        self.get(key).await?.map(|object| decode(key, object)).transpose()
+        self.get(key, RECORD_BYTES_MAX).await?.map(|object| decode(key, object)).transpose()
     }
 
     /// A read that is tried again while the store gives no answer.
-    async fn get(&mut self, key: &str) -> Result<Option<Object>, Problem> {
+    async fn get(&mut self, key: &str, limit: u64) -> Result<Option<Object>, Problem> {
         loop {
             self.authorised()?;
-            match self.engine.bucket.get_bounded(key, RECORD_BYTES_MAX).await {
+            match self.engine.bucket.get_bounded(key, limit).await {
                 Ok(object) => return Ok(object),
                 Err(error) if error.is_transient() => self.wait(|| error.clone().into()).await?,
                 Err(error) => return Err(error.into()),
@@ -343,7 +367,7 @@ impl Pursuit<'_> {
             };
             let mut next = settling.put(self.engine.bucket.put(key, body.clone(), options).await?);
             if next == Next::ReadBack {
-                let object = self.get(key).await?;
+                let object = self.get(key, RECORD_BYTES_MAX).await?;
                 next = settling.read_back(object.as_ref().map(|object| Found {
                     etag: &object.head.etag,
                     write_id: object.head.metadata.get(WRITE_ID).map(String::as_str),

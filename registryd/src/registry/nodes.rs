@@ -83,7 +83,7 @@ impl Registry {
     /// # Errors
     /// Store errors.
     pub async fn node_ids(&self) -> Result<Vec<NodeId>, Problem> {
-        let listing = self.bucket().list(prefix::NODES).await?;
+        let listing = self.engine().list(prefix::NODES).await?;
         let keys = listing.entries.iter().filter(|listed| NodeRecord::is_key(&listed.key));
         Ok(keys.filter_map(|listed| key::name_of(&listed.key, prefix::NODES)?.parse().ok()).collect())
     }

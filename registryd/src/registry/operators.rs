@@ -104,7 +104,7 @@ impl Registry {
     /// # Errors
     /// Store errors.
     pub async fn operator_ids(&self) -> Result<Vec<OperatorId>, Problem> {
-        let listing = self.bucket().list(prefix::OPERATORS).await?;
+        let listing = self.engine().list(prefix::OPERATORS).await?;
         let keys = listing.entries.iter().filter(|listed| OperatorRecord::is_key(&listed.key));
         Ok(keys.filter_map(|listed| key::name_of(&listed.key, prefix::OPERATORS)?.parse().ok()).collect())
     }

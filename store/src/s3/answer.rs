@@ -80,7 +80,8 @@ impl Answer {
     /// Refusals that have nothing to do with one object.
     fn refusal(&self, at: Context<'_>) -> Error {
         if self.names_region() {
-            return Error::WrongRegion { region: self.region.clone() };
+            let in_message = || self.message.as_deref().and_then(expected_region).map(str::to_owned);
+            return Error::WrongRegion { region: self.region.clone().or_else(in_message) };
         }
         if self.code() == "RequestTimeTooSkewed" {
             let ahead_s = self.date.map(|date| (at.now.as_millis() - date.as_millis()) / 1000);
@@ -100,7 +101,7 @@ impl Answer {
 pub(super) fn of_put(failure: Failure, condition: &Condition, at: Context<'_>) -> Result<Put, Error> {
     let answer = match failure {
         Failure::Silence(cause) => return Ok(Put::Unknown(cause)),
-        Failure::NeverSent(cause) => return Err(never_sent(at, &cause)),
+        Failure::NeverSent(cause) => return Err(Error::Misconfigured { cause }),
         Failure::Answer(answer) => answer,
     };
     if answer.is_busy() {
@@ -136,7 +137,7 @@ pub(super) fn of_other(failure: Failure, at: Context<'_>) -> Result<(), Error> {
     let unavailable = |cause| Error::Unavailable { operation: at.operation, key: at.key.to_owned(), cause };
     let answer = match failure {
         Failure::Silence(cause) => return Err(unavailable(cause)),
-        Failure::NeverSent(cause) => return Err(never_sent(at, &cause)),
+        Failure::NeverSent(cause) => return Err(Error::Misconfigured { cause }),
         Failure::Answer(answer) => answer,
     };
     if answer.is_busy() {
@@ -152,8 +153,10 @@ pub(super) fn of_other(failure: Failure, at: Context<'_>) -> Result<(), Error> {
     Err(answer.refusal(at))
 }
 
-fn never_sent(at: Context<'_>, cause: &Cause) -> Error {
-    Error::Rejected { operation: at.operation, key: at.key.to_owned(), code: format!("request not sent: {cause}") }
+/// The region in "… is wrong; expecting 'eu-west-1'", which some refusals carry nowhere else.
+fn expected_region(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("expecting '")?;
+    rest.split_once('\'').map(|(region, _)| region)
 }
 
 #[cfg(test)]

@@ -4,7 +4,11 @@ use std::borrow::Cow;
 
 use aws_sdk_s3::{operation::list_objects_v2::ListObjectsV2Output, types::EncodingType};
 
-use super::{CALL, S3Bucket, answer, at, wire};
+use super::{
+    CALL, S3Bucket,
+    answer::{self, Failure},
+    at, wire,
+};
 use crate::{ETag, Error, ListRequest, Listed, PAGE_KEYS_MAX, Page, PageToken, TITLE_ETAGS, TITLE_LISTING};
 
 pub(super) async fn page(bucket: &S3Bucket, request: ListRequest<'_>) -> Result<Page, Error> {
@@ -23,6 +27,8 @@ pub(super) async fn page(bucket: &S3Bucket, request: ListRequest<'_>) -> Result<
         .set_continuation_token(request.token.map(|token| token.0.clone()));
     match wire::ask(CALL, call.customize().interceptor(trace.clone()).send(), &trace).await {
         Ok(output) => read(&output, &bucket.prefix, request.prefix, &trace),
+        // A success that is no listing: a page of somebody else's.
+        Err(Failure::Answer(answer)) if answer.status < 300 => Err(no_listing(request.prefix)),
         Err(failure) => {
             answer::of_other(failure, at)?;
             Err(Error::Rejected {
@@ -39,10 +45,7 @@ fn read(output: &ListObjectsV2Output, root: &str, prefix: &str, trace: &wire::Tr
     let date = trace.date();
     // An answer that is no listing (a page of HTML with status 200) parses as an empty one; a listing names its bucket.
     if output.name().is_none() && output.is_truncated().is_none() && output.key_count().is_none() {
-        return Err(Error::nonconforming(
-            TITLE_LISTING,
-            format!("the answer to a listing of `{prefix}` is no listing"),
-        ));
+        return Err(no_listing(prefix));
     }
     let mut page = Page { date, ..Page::default() };
     for object in output.contents() {
@@ -76,6 +79,11 @@ fn read(output: &ListObjectsV2Output, root: &str, prefix: &str, trace: &wire::Tr
         Some(true) => Ok(page),
         Some(false) | None => Ok(Page { next: None, ..page }),
     }
+}
+
+fn no_listing(prefix: &str) -> Error {
+    let detail = format!("the answer to a listing of `{prefix}` is none of S3's: check `bucket.endpoint`");
+    Error::nonconforming(TITLE_LISTING, detail)
 }
 
 /// The key behind `encoding-type=url`, where S3 writes a space as `+`. What is no valid encoding stays as it came: it can

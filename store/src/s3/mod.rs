@@ -3,6 +3,8 @@
 
 mod answer;
 mod listing;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::{
