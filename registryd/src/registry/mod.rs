@@ -9,6 +9,8 @@ mod backoff;
 mod bootstrap;
 pub mod cache;
 pub mod clock;
+#[cfg(test)]
+mod crashes;
 mod deploys;
 pub mod engine;
 mod fleet;

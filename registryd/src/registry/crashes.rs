@@ -1,0 +1,139 @@
+//! Every call that writes, cut off at each request that it sends, and run again by somebody else.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use scafo_core::{DeployId, Problem, ProblemCode};
+use scafo_store::{Bucket, Fault, MemoryBucket};
+use tokio::sync::Notify;
+
+use super::{
+    Arrival, Intent, Registry,
+    testing::{World, deploy, deployment, key_of, node, put_raw},
+};
+
+type Call = for<'a> fn(&'a World) -> BoxFuture<'a, Result<(), Problem>>;
+
+/// The calls, each with the objects that must stand when it succeeded.
+const CALLS: &[(&str, Call, &[&str])] = &[
+    ("bootstrap", |world| Box::pin(bootstrap(&world.registry)), &["_scafo/meta.json"]),
+    ("register", |world| Box::pin(register(&world.registry)), &["_scafo/identities/a.json", "_scafo/nodes/a.json"]),
+    ("init", |world| Box::pin(init(&world.registry)), &["_scafo/identities/op.json", "_scafo/operators/op.json"]),
+    (
+        "publish",
+        |world| Box::pin(publish(world)),
+        &["_scafo/applications/shop.json", "_scafo/deployments/shop/v1.json"],
+    ),
+    ("freeze", |world| Box::pin(freeze(&world.registry)), &["_scafo/freeze.json"]),
+    ("thaw", |world| Box::pin(thaw(&world.registry)), &[]),
+];
+
+async fn bootstrap(registry: &Registry) -> Result<(), Problem> {
+    registry.bootstrap(&"a".parse()?).await.map(drop)
+}
+
+async fn register(registry: &Registry) -> Result<(), Problem> {
+    registry.register_node(&node("a", 1), Arrival::Joining).await.map(drop)
+}
+
+async fn init(registry: &Registry) -> Result<(), Problem> {
+    registry.init_operator(&"op".parse()?, &key_of(1), false).await.map(drop)
+}
+
+async fn publish(world: &World) -> Result<(), Problem> {
+    let record = deploy(world, 1);
+    let name = record.application.clone();
+    world.registry.create_application(&name).await?;
+    world.registry.create_deploy(&record).await?;
+    world.registry.record_deployment(&deployment(world, "v1", 1)).await?;
+    let id = DeployId::new(&name, 1);
+    world.registry.publish(&Intent::new().operation("publish-1"), &name, &"v1".parse()?, &id).await.map(drop)
+}
+
+async fn freeze(registry: &Registry) -> Result<(), Problem> {
+    registry.freeze("op", None).await.map(drop)
+}
+
+async fn thaw(registry: &Registry) -> Result<(), Problem> {
+    registry.freeze("op", None).await?;
+    registry.unfreeze().await.map(drop)
+}
+
+/// Ends `call` at its request number `at`, which `fault` befalls. Answers whether the call came that far.
+async fn cut_off(world: &World, call: Call, at: u64, fault: Fault) -> bool {
+    let crash = Arc::new(Notify::new());
+    let trigger = Arc::clone(&crash);
+    let mut requests = 0;
+    world.memory.plan(move |_| {
+        requests += 1;
+        (requests == at).then(|| {
+            trigger.notify_one();
+            fault
+        })
+    });
+    tokio::select! {
+        biased;
+        () = crash.notified() => true,
+        _ = call(world) => false,
+    }
+}
+
+async fn prepared() -> MemoryBucket {
+    let memory = MemoryBucket::new();
+    put_raw(&memory, "fleets/shop/deploy/current.json", r#"{"version": "v1"}"#).await;
+    memory
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_request_is_repaired_by_running_the_call_again() {
+    for (name, call, objects) in CALLS {
+        for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::HoldBack] {
+            let mut at = 1;
+            loop {
+                let memory = prepared().await;
+                let crashed = World::on(memory.sibling());
+                let reached = cut_off(&crashed, *call, at, fault).await;
+                drop(crashed);
+                let again = World::on(memory.sibling());
+                let result = call(&again).await;
+                assert!(result.is_ok(), "{name}, {fault:?} at request {at}: {result:?}");
+                // What the dead process had on its way arrives last of all, and is refused or says the same.
+                memory.release_held();
+                for object in *objects {
+                    assert!(memory.get(object).await.unwrap().is_some(), "{name}, {fault:?} at request {at}: {object}");
+                }
+                if !reached {
+                    break;
+                }
+                at += 1;
+                assert!(at < 200, "{name} never ends");
+            }
+            assert!(at > 1, "{name} was cut off at least once");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_call_can_run_in_a_task_of_its_own() {
+    let world = Arc::new(World::on(prepared().await));
+    let mut tasks = tokio::task::JoinSet::new();
+    let owned = Arc::clone(&world);
+    tasks.spawn(async move {
+        publish(&owned).await?;
+        register(&owned.registry).await?;
+        let mut cache = super::Cache::<scafo_core::record::NodeRecord>::default();
+        cache.refresh(owned.registry.engine(), super::Read::Moved).await?;
+        owned
+            .registry
+            .update_node(&Intent::new(), &"a".parse()?, |node| {
+                node.leaving = true;
+                Ok(())
+            })
+            .await?;
+        Ok::<_, Problem>(())
+    });
+    tasks.join_next().await.unwrap().unwrap().unwrap();
+    let name = "shop".parse().unwrap();
+    let missing = world.registry.deploy(&DeployId::new(&name, 7)).await.unwrap_err();
+    assert_eq!(missing.code, ProblemCode::NotFound);
+}
