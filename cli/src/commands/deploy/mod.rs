@@ -19,7 +19,7 @@ use crate::commands::deploy::follow::{Follower, Queue};
 use crate::commands::deploy::progress::Progress;
 use crate::error::{Failure, Outcome, next_step};
 use crate::keys::Signer;
-use crate::output::{self, Output, clean_lines};
+use crate::output::{self, Output};
 use crate::project::Project;
 use crate::project::pack::{self, Packed};
 use crate::target::{self, Target};
@@ -152,7 +152,7 @@ async fn finish(target: &Target, signer: &Signer, ended: &DeployStatus, output: 
     }
     let urls = served_at(target, signer, &ended.application, output).await;
     if let Some(detail) = &ended.detail {
-        output.warn(&clean_lines(detail));
+        output.warn(detail);
     }
     let printed = Deployed { status: ended, url: urls.first().cloned(), urls };
     output.data(&printed, || {
@@ -193,7 +193,7 @@ fn failed(ended: &DeployStatus) -> Failure {
     let mut message = format!("the deploy {} failed: {} ({code})", ended.id, code.title());
     if let Some(detail) = &ended.detail {
         message.push('\n');
-        message.push_str(clean_lines(detail).trim_end());
+        message.push_str(detail.trim_end());
     }
     let failure = Failure::new(message);
     match next_step(code) {
@@ -214,10 +214,14 @@ mod tests {
     fn a_failed_deploy_says_its_code_the_bundlers_words_and_the_next_step() {
         let failure = failed(&ended(serde_json::json!({
             "id": "shop.0123456789abcdef", "application": "shop", "state": "failed", "code": "publish-failed",
-            "detail": "src/index.js:3:8: ERROR: Expected \";\"\u{1b}[31m\n"
+            "detail": "src/index.js:3:8: ERROR: Expected \";\"\n"
         })));
         let report = failure.report().unwrap();
-        insta::assert_snapshot!(format!("{}\nhint: {}", report.message(), report.next().unwrap()), @"");
+        insta::assert_snapshot!(format!("{}\nhint: {}", report.message(), report.next().unwrap()), @r#"
+the deploy shop.0123456789abcdef failed: The deployment could not be published (publish-failed)
+src/index.js:3:8: ERROR: Expected ";"
+hint: correct what the message names and deploy again; what was served before is served on
+"#);
     }
 
     #[test]

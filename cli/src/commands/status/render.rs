@@ -136,7 +136,17 @@ pub(super) mod tests {
     #[test]
     fn a_node_that_is_well() {
         let state: DaemonState = serde_json::from_value(well()).unwrap();
-        insta::assert_snapshot!(render(&state, None, "http://127.0.0.1:7400", &[], &[]), @"");
+        insta::assert_snapshot!(render(&state, None, "http://127.0.0.1:7400", &[], &[]), @r#"
+node         vps-a at 127.0.0.1, scafo 0.1.0, since 2026-04-01T12:30:00.000Z
+runtime      version 0.6.0
+domains      dev.localhost
+api          http://127.0.0.1:7400
+coordinator  vps-a (this node), fence 3
+reconcile    pass 12 went through in 3 ms, 40 requests to the bucket
+
+APPLICATION  STATE  DEPLOYMENT  PORT   PID   RESTARTS  SINCE
+counter      ready  00aa        24000  4242  0         2026-04-01T12:30:00.000Z
+"#);
     }
 
     #[test]
@@ -145,6 +155,17 @@ pub(super) mod tests {
             serde_json::json!({ "node": null, "lease": null, "coordinator": null, "processes": [], "placements": [] });
         let state: DaemonState = serde_json::from_value(state).unwrap();
         let warnings = ["first".to_owned(), "second\nline\u{7}".to_owned()];
-        insta::assert_snapshot!(render(&state, None, "http://a:1", &warnings, &["limits".to_owned()]), @"");
+        insta::assert_snapshot!(render(&state, None, "http://a:1", &warnings, &["limits".to_owned()]), @r#"
+api          http://a:1
+coordinator  nobody
+
+no application runs here
+
+warning: first
+warning: second
+    line�
+
+not enforced: limits
+"#);
     }
 }

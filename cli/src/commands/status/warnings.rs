@@ -11,7 +11,7 @@ pub(super) fn warnings(state: &DaemonState, local: Option<&Ready>) -> Vec<String
     let mut found = Vec::new();
     match &state.node {
         None => {
-            found.push("the node has not registered yet: it does not reach its bucket, or has just started".to_owned())
+            found.push("the node has not registered yet: it does not reach its bucket, or has just started".to_owned());
         }
         Some(node) => of_node(node, local, &mut found),
     }
@@ -38,7 +38,7 @@ fn of_node(node: &NodeRecord, local: Option<&Ready>, found: &mut Vec<String>) {
     match (&node.celld_version, local.is_some_and(|node| node.standin)) {
         (None, _) => found.push("the node has no runtime: install celld, or set celld.path".to_owned()),
         (Some(_), true) => {
-            found.push("applications run in the development stand-in, which is not for production".to_owned())
+            found.push("applications run in the development stand-in, which is not for production".to_owned());
         }
         (Some(_), false) => {}
     }
@@ -122,7 +122,14 @@ mod tests {
         json["processes"][0]["lastExit"] = serde_json::json!({ "code": 3, "at": "2026-04-01T12:30:00.000Z" });
         json["faults"] = serde_json::json!([{ "key": "_scafo/applications/x.json", "error": "v is 2" }]);
         let state: DaemonState = serde_json::from_value(json).unwrap();
-        insta::assert_snapshot!(warnings(&state, None).join("\n"), @"");
+        insta::assert_snapshot!(warnings(&state, None).join("\n"), @r#"
+the node is leaving: nothing new is placed on it
+counter did not take its last deploy and still serves the one before; deploy again with the fault corrected: no such export
+reconcile pass 12 failed: the bucket does not answer
+the record _scafo/applications/x.json cannot be used: v is 2
+shop has 1 of 3 nodes: too few nodes match its selector
+counter ends again and again without having been ready (last exit: code 3); its log is in the state directory
+"#);
     }
 
     #[test]
