@@ -75,13 +75,17 @@ impl Registry {
         name: &ApplicationName,
         mut mutate: impl FnMut(&mut ApplicationRecord) -> Result<(), Problem> + Send,
     ) -> Result<Changed<ApplicationRecord>, Problem> {
-        self.engine()
+        let changed = self
+            .engine()
             .change(intent, &key::application(name), None, |there: Option<&Stored<ApplicationRecord>>| {
                 let mut record = alive(there, name)?.clone();
                 mutate(&mut record)?;
                 Ok(Step::Write(record))
             })
-            .await
+            .await?;
+        // Also if nothing was left to write: whoever wrote it may have died before the hint.
+        self.mint_hint();
+        Ok(changed)
     }
 
     /// Makes `version` what the application is to serve, in the name of `deploy`: only while celld's pointer, read again
@@ -99,14 +103,17 @@ impl Registry {
     ) -> Result<Changed<ApplicationRecord>, Problem> {
         let guard = PointerNames { registry: self, name, version };
         let published = Published { version: version.clone(), deploy: deploy.clone(), rest: Rest::new() };
-        self.engine()
+        let changed = self
+            .engine()
             .change(intent, &key::application(name), Some(&guard), |there: Option<&Stored<ApplicationRecord>>| {
                 let mut record = alive(there, name)?.clone();
                 let rest = record.deployment.take().map(|before| before.rest).unwrap_or_default();
                 record.deployment = Some(Published { rest, ..published.clone() });
                 Ok(Step::Write(record))
             })
-            .await
+            .await?;
+        self.mint_hint();
+        Ok(changed)
     }
 
     /// celld's pointer of the application, if anything was ever published.

@@ -37,6 +37,8 @@ pub struct Cache<T> {
     prefix: String,
     entries: BTreeMap<String, Entry<T>>,
     date: Option<Timestamp>,
+    /// What moved and no caller was told yet, because its refresh failed or was dropped half way.
+    untold: Refreshed,
 }
 
 #[derive(Debug)]
@@ -85,10 +87,11 @@ impl<T: Kind> Cache<T> {
     /// An empty cache of what stands under `prefix`, which is the kind's or a part of it, trailing separator included.
     #[must_use]
     pub fn under(prefix: impl Into<String>) -> Self {
-        Self { prefix: prefix.into(), entries: BTreeMap::new(), date: None }
+        Self { prefix: prefix.into(), entries: BTreeMap::new(), date: None, untold: Refreshed::default() }
     }
 
-    /// Lists, and reads what `read` says. What was read is kept even if the refresh fails as a whole.
+    /// Lists, and reads what `read` says. What was read is kept even if the refresh fails as a whole or is dropped; the next
+    /// one that succeeds tells of it.
     ///
     /// # Errors
     /// `store-unavailable` if the listing fails or a record that was never read gives no answer; `store-nonconforming` for a
@@ -104,29 +107,33 @@ impl<T: Kind> Cache<T> {
     /// As [`Cache::refresh`].
     pub async fn refresh_from(&mut self, engine: &Engine, listing: Listing, read: Read) -> Result<Refreshed, Problem> {
         self.date = listing.date.or(self.date);
-        let mut done = Refreshed::default();
-        let wanted = self.take(listing, read, &mut done);
-        let results: Vec<_> = stream::iter(wanted)
+        self.untold.stale.clear();
+        let wanted = self.take(listing, read);
+        let mut reads = stream::iter(wanted)
             .map(|listed| async move {
                 let loaded = engine.load_once::<T>(&listed.key).await;
                 (listed, loaded)
             })
-            .buffer_unordered(READS_AT_ONCE)
-            .collect()
-            .await;
+            .buffer_unordered(READS_AT_ONCE);
         let mut silent = None;
-        for (listed, loaded) in results {
-            if let Err(problem) = self.file(listed, loaded, &mut done) {
+        while let Some((listed, loaded)) = reads.next().await {
+            if let Err(problem) = self.file(listed, loaded) {
                 silent = Some(problem);
             }
         }
-        done.read.sort();
-        done.stale.sort();
-        silent.map_or(Ok(done), Err)
+        if let Some(problem) = silent {
+            return Err(problem);
+        }
+        let mut told = std::mem::take(&mut self.untold);
+        for keys in [&mut told.read, &mut told.dropped, &mut told.stale] {
+            keys.sort();
+            keys.dedup();
+        }
+        Ok(told)
     }
 
     /// Takes a listing over and answers which of its objects to read.
-    fn take(&mut self, listing: Listing, read: Read, done: &mut Refreshed) -> Vec<Listed> {
+    fn take(&mut self, listing: Listing, read: Read) -> Vec<Listed> {
         let mut before = std::mem::take(&mut self.entries);
         let mut wanted = Vec::new();
         for listed in listing.entries {
@@ -151,16 +158,12 @@ impl<T: Kind> Cache<T> {
                 }
             }
         }
-        done.dropped = before.into_keys().collect();
+        self.untold.dropped.extend(before.into_keys());
         wanted
     }
 
-    fn file(
-        &mut self,
-        listed: Listed,
-        loaded: Result<Option<Stored<T>>, Problem>,
-        done: &mut Refreshed,
-    ) -> Result<(), Problem> {
+    fn file(&mut self, listed: Listed, loaded: Result<Option<Stored<T>>, Problem>) -> Result<(), Problem> {
+        let done = &mut self.untold;
         let Some(entry) = self.entries.get_mut(&listed.key) else { return Ok(()) };
         match loaded {
             Ok(Some(stored)) => {
