@@ -215,4 +215,27 @@ mod tests {
         assert_eq!((config.deploy_jobs, config.deploy.queue), (3, 9));
         assert!(config.state_dir.is_absolute() && config.state_dir.ends_with("there"));
     }
+
+    #[test]
+    fn the_packaged_configuration_is_accepted_as_it_is_and_with_every_example_in_force() {
+        let packaged = include_str!("../../packaging/etc/scafo.toml");
+        let is_setting = |line: &str| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+        let in_force: String = packaged
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|rest| is_setting(rest)).unwrap_or(line))
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        assert!(in_force.lines().filter(|line| is_setting(line)).count() > 15);
+        let credentials = BTreeMap::from(
+            ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"].map(|name| (name.to_owned(), "x".to_owned())),
+        );
+        for text in [packaged, &in_force] {
+            let file = Some(File { path: "scafo.toml", text });
+            let none = BTreeMap::new();
+            let layers = Layers { flags: &none, environment: &credentials, file, defaults: &none };
+            if let Err(error) = Config::resolve(&layers) {
+                panic!("{error}");
+            }
+        }
+    }
 }
