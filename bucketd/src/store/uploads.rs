@@ -7,7 +7,7 @@ use super::{
     error::StoreError,
     files::FileName,
     rows::{
-        BodyId, BucketId, Replacement, Target, bucket_id, delete_body, from_integer, from_json, insert_body,
+        BodyId, BucketId, Replacement, Target, bucket_id, delete_body, from_integer, from_json, info, insert_body,
         join_bodies, replace, to_integer, to_json,
     },
     spool::NewBody,
@@ -134,6 +134,8 @@ pub(super) fn put_part(
 }
 
 /// Makes the named parts one object, if the condition holds. Parts that are not named are dropped with the upload.
+///
+/// A completion that is repeated because its answer was lost is answered again, as long as its object stands.
 pub(super) fn complete(
     conn: &Connection,
     upload: &UploadRef,
@@ -141,7 +143,10 @@ pub(super) fn complete(
     named: &[NamedPart],
     now: Millis,
 ) -> Result<Change<ETag>, StoreError> {
-    let attributes = attributes(conn, upload)?;
+    let attributes = match attributes(conn, upload) {
+        Err(StoreError::NoSuchUpload) => return completed_before(conn, upload, named).map(Change::of),
+        found => found?,
+    };
     let stored = stored_parts(conn, &upload.id)?;
     let chosen = choose(&stored, named)?;
     let size = chosen.iter().map(|stored| stored.part.size).sum();
@@ -158,6 +163,15 @@ pub(super) fn complete(
     })?;
     let rest = forget(conn, &upload.id)?;
     Ok(change.retire(rest))
+}
+
+/// The ETag of the object, if it is the one that these parts make.
+fn completed_before(conn: &Connection, upload: &UploadRef, named: &[NamedPart]) -> Result<ETag, StoreError> {
+    let gone = |_| StoreError::NoSuchUpload;
+    let etags: Option<Vec<_>> = named.iter().map(|part| part.etag.clone().map(ETag)).collect();
+    let made = joined_etag(etags.ok_or(StoreError::NoSuchUpload)?.iter()).map_err(gone)?;
+    let (info, _) = info(conn, &upload.bucket, &upload.key).map_err(gone)?;
+    if info.etag == made { Ok(made) } else { Err(StoreError::NoSuchUpload) }
 }
 
 /// Drops an upload with its parts.
