@@ -81,8 +81,9 @@ pub(crate) fn open(options: &StoreOptions, environment: &Environment) -> Outcome
     }
     let endpoint = given(&options.endpoint, &["S3_ENDPOINT", "AWS_ENDPOINT_URL"]);
     let region = given(&options.region, &["AWS_REGION", "AWS_DEFAULT_REGION"]);
-    let credential =
-        |name: &str| environment.text(name).map(str::to_owned).context(|| format!("{name} is not set: {location} needs it"));
+    let credential = |name: &str| {
+        environment.text(name).map(str::to_owned).context(|| format!("{name} is not set: {location} needs it"))
+    };
     let access = BucketAccess {
         name: location.name.clone(),
         prefix: location.prefix.clone(),
@@ -114,8 +115,7 @@ mod tests {
 
     #[test]
     fn a_bare_name_is_s3_and_other_schemes_are_refused() {
-        for (text, shown) in
-            [("b", "s3://b"), ("s3://b/p/q/", "s3://b/p/q"), ("b//fleets/shop", "s3://b/fleets/shop")]
+        for (text, shown) in [("b", "s3://b"), ("s3://b/p/q/", "s3://b/p/q"), ("b//fleets/shop", "s3://b/fleets/shop")]
         {
             assert_eq!(Location::parse(text).unwrap().to_string(), shown);
         }

@@ -138,7 +138,17 @@ mod tests {
 
     #[test]
     fn what_is_no_expression_is_refused() {
-        for text in ["", "* * * *", "60 * * * *", "* * * * 0", "* * L * *", "*/0 * * * *", "5-1 * * * *", "+1 * * * *", "* * * 13 *"] {
+        for text in [
+            "",
+            "* * * *",
+            "60 * * * *",
+            "* * * * 0",
+            "* * L * *",
+            "*/0 * * * *",
+            "5-1 * * * *",
+            "+1 * * * *",
+            "* * * 13 *",
+        ] {
             assert!(Schedule::parse(text).is_err(), "{text:?}");
         }
     }

@@ -220,7 +220,8 @@ mod tests {
 
     #[test]
     fn flags_are_exactly_zero_or_one() {
-        for (value, accepted) in [("0", true), ("1", true), ("", false), ("true", false), ("01", false), (" 1", false)] {
+        for (value, accepted) in [("0", true), ("1", true), ("", false), ("true", false), ("01", false), (" 1", false)]
+        {
             assert_eq!(checked(Surface::V0_6, "CELLD_TRUST_FORWARDED_HEADERS", value), accepted, "{value:?}");
         }
     }

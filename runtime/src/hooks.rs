@@ -62,7 +62,9 @@ impl Hooks {
             Some("memory") => Some(Hog::Memory),
             Some("tasks") => Some(Hog::Tasks),
             Some("log") => Some(Hog::Log),
-            Some(other) => return Err(Failure::new(format!("CELLD_STANDIN_HOG is {other:?}: write memory, tasks or log"))),
+            Some(other) => {
+                return Err(Failure::new(format!("CELLD_STANDIN_HOG is {other:?}: write memory, tasks or log")));
+            }
         };
         Ok(Self {
             multi: environment.flag("CELLD_STANDIN_MULTI"),
@@ -108,11 +110,9 @@ mod tests {
 
     #[test]
     fn a_hook_that_does_not_parse_is_refused() {
-        for (name, value) in [
-            ("CELLD_STANDIN_HOG", "cpu"),
-            ("CELLD_STANDIN_EXIT_CODE", "256"),
-            ("CELLD_STANDIN_READY_DELAY_MS", "soon"),
-        ] {
+        for (name, value) in
+            [("CELLD_STANDIN_HOG", "cpu"), ("CELLD_STANDIN_EXIT_CODE", "256"), ("CELLD_STANDIN_READY_DELAY_MS", "soon")]
+        {
             assert!(Hooks::of(&Environment::from_iter([(name, value)])).is_err(), "{name}");
         }
         assert!(DeployHook::of(&Environment::from_iter([("CELLD_STANDIN_DEPLOY", "fail")])).is_err());

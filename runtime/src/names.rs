@@ -56,9 +56,7 @@ pub(crate) fn is_script_name(name: &str) -> bool {
 pub(crate) fn is_binding_name(name: &str) -> bool {
     let first = |c: char| c.is_ascii_alphabetic() || c == '_' || c == '$';
     let mut chars = name.chars();
-    name.len() <= 128
-        && chars.next().is_some_and(first)
-        && chars.all(|c| first(c) || c.is_ascii_digit())
+    name.len() <= 128 && chars.next().is_some_and(first) && chars.all(|c| first(c) || c.is_ascii_digit())
 }
 
 /// A relative path in which every part is an ordinary name: safe to join to a directory or a key prefix.
@@ -81,9 +79,15 @@ mod tests {
     #[test]
     fn a_node_id_is_a_safe_key() {
         let long = "n".repeat(128);
-        for (id, legal) in
-            [("a", true), ("node_0.x-Y", true), (&*long, true), ("", false), (".", false), ("..", false), ("a/b", false)]
-        {
+        for (id, legal) in [
+            ("a", true),
+            ("node_0.x-Y", true),
+            (&*long, true),
+            ("", false),
+            (".", false),
+            ("..", false),
+            ("a/b", false),
+        ] {
             assert_eq!(id.parse::<NodeId>().is_ok(), legal, "{id:?}");
         }
         assert!("n".repeat(129).parse::<NodeId>().is_err());
@@ -102,7 +106,8 @@ mod tests {
 
     #[test]
     fn relative_paths_stay_inside() {
-        for (path, legal) in [("a/b.js", true), ("../a", false), ("/a", false), ("a//b", false), ("a/./b", false), ("", false)]
+        for (path, legal) in
+            [("a/b.js", true), ("../a", false), ("/a", false), ("a//b", false), ("a/./b", false), ("", false)]
         {
             assert_eq!(is_plain_relative(path), legal, "{path:?}");
         }

@@ -60,9 +60,9 @@ fn same(first: &ETag, second: &ETag) -> bool {
 async fn refused(bucket: &dyn Bucket, key: &str, condition: Condition, what: &str) -> Outcome<Option<Verdict>> {
     match put(bucket, key, "3", condition).await? {
         Put::Refused | Put::Gone | Put::Conflict => Ok(None),
-        Put::Written(_) => Err(Failure::new(format!(
-            "the bucket accepts {what}: it ignores conditions, so no fleet can live on it"
-        ))),
+        Put::Written(_) => {
+            Err(Failure::new(format!("the bucket accepts {what}: it ignores conditions, so no fleet can live on it")))
+        }
         other @ (Put::Busy | Put::Unknown(_)) => Ok(Some(unclear(what, &other))),
     }
 }
@@ -74,4 +74,33 @@ async fn put(bucket: &dyn Bucket, key: &str, body: &'static str, condition: Cond
 
 fn unclear(what: &str, answer: &Put) -> Verdict {
     Verdict::Unclear(format!("{what} was answered with {answer:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_store::{Fault, Lie, MemoryBucket};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_store_that_honours_conditions_passes_and_nothing_stays_behind() {
+        let bucket = MemoryBucket::new();
+        assert_eq!(conditional_writes(&bucket, "test").await.unwrap(), Verdict::Honoured);
+        assert!(bucket.keys("probe/").is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_store_that_lies_is_found_out() {
+        for lie in [Lie::IgnoresIfNoneMatch, Lie::IgnoresIfMatch, Lie::CoarseTags] {
+            let bucket = MemoryBucket::lying(lie);
+            assert!(conditional_writes(&bucket, "test").await.is_err(), "{lie:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_lost_answer_is_no_violation() {
+        let bucket = MemoryBucket::new();
+        bucket.plan(|_| Some(Fault::LoseAnswer));
+        assert!(matches!(conditional_writes(&bucket, "test").await.unwrap(), Verdict::Unclear(_)));
+    }
 }

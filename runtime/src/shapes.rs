@@ -159,10 +159,23 @@ impl Default for RunWorkerFirst {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(crate) enum Binding {
-    PlainText { name: String, text: String },
-    DurableObjectNamespace { name: String, class_name: String },
-    Service { name: String, service: String, #[serde(default)] entrypoint: Option<String> },
-    Assets { name: String },
+    PlainText {
+        name: String,
+        text: String,
+    },
+    DurableObjectNamespace {
+        name: String,
+        class_name: String,
+    },
+    Service {
+        name: String,
+        service: String,
+        #[serde(default)]
+        entrypoint: Option<String>,
+    },
+    Assets {
+        name: String,
+    },
 }
 
 /// The compatibility settings and bindings of a manifest, checked.

@@ -58,8 +58,8 @@ pub(super) fn read(value: &Value, root: &Path, config: &Map<String, Value>) -> O
     }
     let directory = inside(object.get("directory").unwrap_or(&Value::Null), "assets.directory")?;
     let directory = root.join(directory);
-    let metadata =
-        std::fs::symlink_metadata(&directory).context(|| format!("`assets.directory`: read {}", directory.display()))?;
+    let metadata = std::fs::symlink_metadata(&directory)
+        .context(|| format!("`assets.directory`: read {}", directory.display()))?;
     if !metadata.is_dir() {
         return Err(Failure::new(format!("`assets.directory`: {} is not a directory", directory.display())));
     }
@@ -111,14 +111,17 @@ fn mode(object: &Map<String, Value>, key: &str, modes: &[&str]) -> Outcome<Strin
     let value = object.get(key).unwrap_or(&default);
     match value.as_str() {
         Some(mode) if modes.contains(&mode) => Ok(mode.to_owned()),
-        Some(_) | None => Err(Failure::new(format!("`assets.{key}` is {value}: it must be one of {}", modes.join(", ")))),
+        Some(_) | None => {
+            Err(Failure::new(format!("`assets.{key}` is {value}: it must be one of {}", modes.join(", "))))
+        }
     }
 }
 
 fn worker_first(value: Option<&Value>) -> Outcome<RunWorkerFirst> {
     let Some(value) = value else { return Ok(RunWorkerFirst::default()) };
     let parsed = serde_json::from_value(value.clone());
-    let parsed = parsed.map_err(|_| Failure::new("`assets.run_worker_first` must be true, false or a list of routes"))?;
+    let parsed =
+        parsed.map_err(|_| Failure::new("`assets.run_worker_first` must be true, false or a list of routes"))?;
     let RunWorkerFirst::Routes(routes) = &parsed else { return Ok(parsed) };
     if routes.is_empty() || routes.len() > ROUTES_MAX {
         return Err(Failure::new(format!("`assets.run_worker_first` must have 1 to {ROUTES_MAX} routes")));

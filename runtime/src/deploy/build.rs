@@ -41,11 +41,9 @@ pub(crate) fn build(project: &Project, environment: &Environment) -> Outcome<Bui
     let version = deployment_version(contents, &metadata, assets.as_ref().map(|assets| assets.index.as_slice()));
 
     let mut required_features = Vec::new();
-    for (feature, needed) in [
-        ("assets-v1", assets.is_some()),
-        ("cron-v1", !project.crons.is_empty()),
-        ("wasm-v1", !wasm_names.is_empty()),
-    ] {
+    for (feature, needed) in
+        [("assets-v1", assets.is_some()), ("cron-v1", !project.crons.is_empty()), ("wasm-v1", !wasm_names.is_empty())]
+    {
         if needed {
             required_features.push(feature.to_owned());
         }

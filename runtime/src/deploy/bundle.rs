@@ -26,12 +26,60 @@ const MESSAGE_BYTES_MAX: u64 = 16 << 10;
 
 /// Modules of Node that Workers may import without `node:`. They stay outside of the bundle.
 const NODE_MODULES: [&str; 54] = [
-    "assert", "assert/strict", "async_hooks", "buffer", "child_process", "cluster", "console", "constants", "crypto", "dgram",
-    "diagnostics_channel", "dns", "dns/promises", "domain", "events", "fs", "fs/promises", "http", "http2", "https",
-    "inspector", "module", "net", "os", "path", "path/posix", "path/win32", "perf_hooks", "process", "punycode",
-    "querystring", "readline", "readline/promises", "repl", "stream", "stream/consumers", "stream/promises", "stream/web",
-    "string_decoder", "sys", "timers", "timers/promises", "tls", "trace_events", "tty", "url", "util", "util/types", "v8",
-    "vm", "wasi", "worker_threads", "zlib", "inspector/promises",
+    "assert",
+    "assert/strict",
+    "async_hooks",
+    "buffer",
+    "child_process",
+    "cluster",
+    "console",
+    "constants",
+    "crypto",
+    "dgram",
+    "diagnostics_channel",
+    "dns",
+    "dns/promises",
+    "domain",
+    "events",
+    "fs",
+    "fs/promises",
+    "http",
+    "http2",
+    "https",
+    "inspector",
+    "module",
+    "net",
+    "os",
+    "path",
+    "path/posix",
+    "path/win32",
+    "perf_hooks",
+    "process",
+    "punycode",
+    "querystring",
+    "readline",
+    "readline/promises",
+    "repl",
+    "stream",
+    "stream/consumers",
+    "stream/promises",
+    "stream/web",
+    "string_decoder",
+    "sys",
+    "timers",
+    "timers/promises",
+    "tls",
+    "trace_events",
+    "tty",
+    "url",
+    "util",
+    "util/types",
+    "v8",
+    "vm",
+    "wasi",
+    "worker_threads",
+    "zlib",
+    "inspector/promises",
 ];
 
 /// The main module, and the wasm modules beside it, by name.
@@ -165,8 +213,10 @@ mod tests {
 
     #[test]
     fn a_missing_bundler_is_named() {
-        let entry =
-            Entry { path: "a.js".into(), bundling: Bundling::Esbuild { define: BTreeMap::new(), loaders: BTreeMap::new() } };
+        let entry = Entry {
+            path: "a.js".into(),
+            bundling: Bundling::Esbuild { define: BTreeMap::new(), loaders: BTreeMap::new() },
+        };
         let nowhere = Environment::from_iter([("PATH", "/nonexistent")]);
         assert!(bundle(Path::new("."), &entry, &nowhere).unwrap_err().chain().contains("CELLD_ESBUILD"));
     }

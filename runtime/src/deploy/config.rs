@@ -21,8 +21,20 @@ use crate::{
 
 /// Keys whose meaning is understood.
 const KEYS: [&str; 14] = [
-    "$schema", "name", "main", "compatibility_date", "compatibility_flags", "no_bundle", "durable_objects", "migrations",
-    "assets", "services", "triggers", "vars", "define", "rules",
+    "$schema",
+    "name",
+    "main",
+    "compatibility_date",
+    "compatibility_flags",
+    "no_bundle",
+    "durable_objects",
+    "migrations",
+    "assets",
+    "services",
+    "triggers",
+    "vars",
+    "define",
+    "rules",
 ];
 
 /// Keys of features that celld has and the stand-in has not.
@@ -113,8 +125,7 @@ pub(crate) fn read(path: &Path) -> Outcome<Project> {
         return Err(Failure::new(format!("{shown} has {size} bytes: a configuration has at most {CONFIG_BYTES_MAX}")));
     }
     let text = std::fs::read_to_string(path).context(|| format!("read {shown}"))?;
-    let value: Value =
-        jsonc_parser::parse_to_serde_value(&text, &options()).context(|| format!("parse {shown}"))?;
+    let value: Value = jsonc_parser::parse_to_serde_value(&text, &options()).context(|| format!("parse {shown}"))?;
     let Value::Object(config) = value else { return Err(Failure::new(format!("{shown} is not a JSON object"))) };
     let root = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     project(&config, root)
@@ -138,7 +149,8 @@ fn options() -> jsonc_parser::ParseOptions {
 
 fn project(config: &Map<String, Value>, root: &Path) -> Outcome<Project> {
     check_keys(config)?;
-    let script_name = config.get("name").and_then(Value::as_str).context(|| "the configuration has no `name`".into())?;
+    let script_name =
+        config.get("name").and_then(Value::as_str).context(|| "the configuration has no `name`".into())?;
     if !is_script_name(script_name) {
         return Err(Failure::new(format!(
             "`name` is {script_name:?}: it must have 1 to 63 lower-case letters, digits and inner hyphens"
@@ -155,7 +167,8 @@ fn project(config: &Map<String, Value>, root: &Path) -> Outcome<Project> {
     if entry.is_none() {
         refuse_worker_settings(config, assets.as_ref(), &sqlite_classes, &crons)?;
     }
-    if let Some(class) = do_classes.iter().chain(&sqlite_classes).find(|class| class.starts_with(RESERVED_CLASS_PREFIX)) {
+    if let Some(class) = do_classes.iter().chain(&sqlite_classes).find(|class| class.starts_with(RESERVED_CLASS_PREFIX))
+    {
         return Err(Failure::new(format!("class name {class:?} is reserved: rename the class")));
     }
     let metadata = metadata(config, entry.is_some(), assets.as_ref(), bindings, &sqlite_classes)?;
@@ -275,7 +288,9 @@ fn extension(glob: &Value) -> Outcome<String> {
     let text = glob.as_str().unwrap_or_default();
     let pattern = text.strip_prefix("**/").unwrap_or(text);
     match pattern.strip_prefix("*.") {
-        Some(name) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Ok(format!(".{name}")),
+        Some(name) if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            Ok(format!(".{name}"))
+        }
         Some(_) | None => Err(Failure::new(format!("glob {text:?} of `rules` must have the form `**/*.ext`"))),
     }
 }
@@ -285,7 +300,9 @@ fn sqlite_classes(config: &Map<String, Value>) -> Outcome<Vec<String>> {
     for migration in array(config, "migrations")? {
         let migration = migration.as_object().context(|| "`migrations` must hold objects".into())?;
         if let Some(key) = migration.keys().find(|key| !matches!(key.as_str(), "tag" | "new_sqlite_classes")) {
-            return Err(Failure::new(format!("`migrations[].{key}` is not supported: only `tag` and `new_sqlite_classes`")));
+            return Err(Failure::new(format!(
+                "`migrations[].{key}` is not supported: only `tag` and `new_sqlite_classes`"
+            )));
         }
         let tag = text(migration, "tag", "migrations[]")?;
         if !tags.insert(tag.to_owned()) {
@@ -449,3 +466,6 @@ fn object<'a>(parent: &'a Map<String, Value>, key: &str) -> Outcome<impl Iterato
         Some(_) => Err(Failure::new(format!("`{key}` must be an object"))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,12 +9,7 @@ use tokio::{
 };
 
 use super::{Answer, Fence, Load, Next, PEER_PROTOCOL, Peer, Record, Tenure};
-use crate::{
-    Failure,
-    failure::Outcome,
-    names::NodeId,
-    version::pretty_json,
-};
+use crate::{Failure, failure::Outcome, names::NodeId, version::pretty_json};
 
 /// How long a start tries to become authoritative.
 const TAKE_LIMIT: Duration = Duration::from_secs(10);

@@ -98,7 +98,8 @@ pub(super) async fn boot(
     let banner = [
         format!("celld listening on {public_address} (ownership={ownership})"),
         format!("celld internal listening on {internal_address} (advertise={advertise})"),
-        "celld-workerd is a development stand-in for celld: it keeps data on this one disk and replicates nothing".into(),
+        "celld-workerd is a development stand-in for celld: it keeps data on this one disk and replicates nothing"
+            .into(),
     ];
     let state = State {
         surface: settings.surface,
@@ -117,8 +118,7 @@ pub(super) async fn boot(
     };
     let internal_answers =
         Internal { surface: settings.surface, status: Arc::clone(status), state, orders, shutdown: shutdown.clone() };
-    let listeners =
-        Listeners { public: (public, answers), internal: (internal, early, internal_answers), banner };
+    let listeners = Listeners { public: (public, answers), internal: (internal, early, internal_answers), banner };
     Ok(Booted { lease, conductor, gate, stops, shutdown, listeners })
 }
 

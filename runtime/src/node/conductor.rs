@@ -16,7 +16,7 @@ use scafo_store::Bucket;
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
-    time::{MissedTickBehavior, interval_at, sleep, Instant},
+    time::{Instant, MissedTickBehavior, interval_at, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -179,7 +179,9 @@ impl Conductor {
                 Some(_) = self.retiring.join_next() => {}
             }
             if self.gate.current().is_none() && !stop.is_cancelled() {
-                break Err(Failure::new("workerd cannot be started any more: neither the new deployment nor the old one"));
+                break Err(Failure::new(
+                    "workerd cannot be started any more: neither the new deployment nor the old one",
+                ));
             }
         };
         if let Some(generation) = self.gate.hold() {

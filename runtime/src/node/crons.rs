@@ -7,7 +7,10 @@ use http::Request;
 use http_body_util::{BodyExt as _, Full, Limited};
 use jiff::{Timestamp, tz::TimeZone};
 use scafo_proxy::{Forwarder, Limits, Outbound, Tunnels};
-use tokio::{task::JoinSet, time::{sleep, timeout}};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use super::{gate::Gate, status::Status};
 use crate::failure::{Context, Outcome};
@@ -42,7 +45,10 @@ pub(super) async fn run(gate: Arc<Gate>, status: Arc<Status>) {
         let civil = TimeZone::UTC.to_datetime(at);
         for schedule in generation.deployment.main.schedules.iter().filter(|schedule| schedule.fires_at(civil)) {
             if running.len() >= RUNNING_MAX {
-                tracing::warn!(cron = schedule.expression, "too many scheduled handlers are running: this one is skipped");
+                tracing::warn!(
+                    cron = schedule.expression,
+                    "too many scheduled handlers are running: this one is skipped"
+                );
                 continue;
             }
             let (forwarder, generation) = (forwarder.clone(), Arc::clone(&generation));
@@ -65,7 +71,8 @@ async fn fire(
     at: Timestamp,
 ) -> Outcome<String> {
     let order = serde_json::json!({ "cron": cron, "time": at.as_millisecond() }).to_string();
-    let request = Request::post("http://cron/").body(Full::new(Bytes::from(order))).context(|| "make a request".into())?;
+    let request =
+        Request::post("http://cron/").body(Full::new(Bytes::from(order))).context(|| "make a request".into())?;
     let outbound = Outbound::new(request).context(|| "make a request".into())?;
     let sent = forwarder.forward(cron_socket, outbound, &Tunnels::new(0)).await;
     // The request goes back to us with some failures; it is not an error's business.

@@ -103,14 +103,8 @@ impl Engine {
         let gate = Arc::new(Gate::new());
         let pointer = first_pointer(&*bucket, settings.surface, door).await?;
         let deployment = load(&*bucket, pointer).await.context(|| "the deployment cannot be loaded".into())?;
-        let mut conductor = Conductor::new(
-            Arc::clone(settings),
-            Arc::clone(&bucket),
-            workerd,
-            launcher,
-            stage,
-            Arc::clone(&gate),
-        );
+        let mut conductor =
+            Conductor::new(Arc::clone(settings), Arc::clone(&bucket), workerd, launcher, stage, Arc::clone(&gate));
         conductor.begin(deployment).await.context(|| "the deployment does not start".into())?;
         // Somebody may have come while this node waited.
         peers::check(&*bucket, &settings.node, settings.hooks.multi).await?;
@@ -132,8 +126,7 @@ impl Started {
     ) -> Outcome<Engine> {
         let Self { bucket, conductor, gate } = self;
         let sampler = Sampler::new(Some(Arc::clone(&gate)));
-        let keeper =
-            Keeper::new(bucket, settings.node.clone(), advertise, settings.lease_ttl, move || sampler.load());
+        let keeper = Keeper::new(bucket, settings.node.clone(), advertise, settings.lease_ttl, move || sampler.load());
         let held = keeper.take().await?;
         status.follow(held.lapses());
         let (orders, waiting): (Orders, mpsc::Receiver<oneshot::Sender<Adoption>>) = Conductor::orders();
@@ -164,7 +157,9 @@ async fn first_pointer(bucket: &dyn Bucket, surface: Surface, door: Door<'_>) ->
         match read_pointer(bucket).await {
             Ok(Some(pointer)) => return Ok(pointer),
             Ok(None) if surface == Surface::V0_3 => {
-                return Err(Failure::new("this fleet has no deployment: run `celld deploy` first, then start the node"));
+                return Err(Failure::new(
+                    "this fleet has no deployment: run `celld deploy` first, then start the node",
+                ));
             }
             Ok(None) => {}
             Err(failure) if said => tracing::warn!(error = failure.chain(), "the deployment pointer cannot be read"),

@@ -87,7 +87,8 @@ async fn forward(gate: &Gate, mut outbound: Outbound<Upload>) -> Response<Body> 
     for attempt in 1..=TRIES {
         let Ok(pass) = gate.pass(failed).await else { return busy("no Worker came up in time") };
         let generation = &pass.generation;
-        let failure = match generation.forwarder.forward(&generation.workerd.http, outbound, &generation.tunnels).await {
+        let failure = match generation.forwarder.forward(&generation.workerd.http, outbound, &generation.tunnels).await
+        {
             Ok(response) => return Counted::response(response, pass.token),
             Err(failure) => failure,
         };

@@ -9,13 +9,27 @@ use crate::environment::Surface;
 
 /// Counts of things that a stand-in never has.
 const ZERO: [&str; 9] = [
-    "occupied", "evicting", "restoring", "activating", "activation_waiting", "capacity_waiting", "published", "publishes",
+    "occupied",
+    "evicting",
+    "restoring",
+    "activating",
+    "activation_waiting",
+    "capacity_waiting",
+    "published",
+    "publishes",
     "stops",
 ];
 
 /// As [`ZERO`], since 0.4.
 const ZERO_0_6: [&str; 9] = [
-    "owned_cells", "quiescing", "releasing", "adopting", "handed_off", "handoff_failed", "rebalanced", "rebalance_failed",
+    "owned_cells",
+    "quiescing",
+    "releasing",
+    "adopting",
+    "handed_off",
+    "handoff_failed",
+    "rebalanced",
+    "rebalance_failed",
     "remote_route_refreshes",
 ];
 

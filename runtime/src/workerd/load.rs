@@ -52,7 +52,8 @@ impl Deployment {
 
     /// Whether any script keeps state: then two processes must never run it at once.
     pub(crate) fn has_durable_objects(&self) -> bool {
-        self.scripts().any(|script| !script.manifest.do_classes.is_empty() || !script.manifest.sqlite_classes.is_empty())
+        self.scripts()
+            .any(|script| !script.manifest.do_classes.is_empty() || !script.manifest.sqlite_classes.is_empty())
     }
 
     /// What tells this deployment from another one, schedules and bound scripts included.

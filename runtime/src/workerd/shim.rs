@@ -9,7 +9,10 @@ use nix::{
     unistd::getppid,
 };
 
-use crate::{Failure, failure::{Context, Outcome}};
+use crate::{
+    Failure,
+    failure::{Context, Outcome},
+};
 
 /// Becomes the program in `words`: the parent's process id, the program, its arguments. Returns only if it cannot.
 pub(crate) fn exec(words: &[OsString]) -> Outcome<std::convert::Infallible> {

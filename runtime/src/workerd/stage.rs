@@ -71,7 +71,11 @@ impl Stage {
     pub(crate) async fn take(watch: &Path, cache: &Path, newest_date: String) -> Outcome<Self> {
         let root = watch.join("workerd");
         // Configurations hold the values of vars, which are nobody else's business.
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&root).context(|| format!("make {}", root.display()))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&root)
+            .context(|| format!("make {}", root.display()))?;
         make_directory(cache)?;
         let lock = root.join("lock");
         let file = fs::File::create(&lock).context(|| format!("open {}", lock.display()))?;

@@ -1,0 +1,167 @@
+//! New deployments in a running node.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use serde_json::json;
+
+use crate::harness::{World, eventually, example, get};
+
+#[test]
+fn a_reload_takes_the_new_deployment_and_raises_the_generation() {
+    let world = World::new();
+    let first = world.deploy(&world.worker("one"));
+    let node = world.node(&[]);
+    assert_eq!(node.state()["deployment"]["version"], first);
+    let second = world.deploy(&world.worker("two"));
+    let answer = node.reload();
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.json(),
+        json!({ "ok": true, "outcome": "adopted", "generation": 2, "version": second, "prefix": format!("deploy/shop/{second}") })
+    );
+    assert_eq!(node.get("/").body, "two");
+    assert_eq!(node.state()["deployment"]["version"], second);
+    assert_eq!(node.reload().json()["outcome"], "unchanged");
+}
+
+#[test]
+fn the_pointer_is_polled() {
+    let world = World::new();
+    world.deploy(&world.worker("one"));
+    let node = world.node(&[("CELLD_DEPLOY_POLL_S", "1")]);
+    world.deploy(&world.worker("two"));
+    eventually("it is taken", || (node.get("/").body == "two").then_some(()));
+}
+
+#[test]
+fn no_request_fails_while_a_deployment_without_state_is_taken() {
+    let world = World::new();
+    world.deploy(&world.worker("one"));
+    let node = world.node(&[]);
+    let (public, stop) = (node.public(), Arc::new(AtomicBool::new(false)));
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || {
+                let mut bodies = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = get(public, "/");
+                    assert_eq!(answer.status, 200, "{answer:?}");
+                    bodies.push(answer.body);
+                }
+                bodies
+            })
+        })
+        .collect();
+    for text in ["two", "three", "four"] {
+        world.deploy(&world.worker(text));
+        assert_eq!(node.reload().json()["outcome"], "adopted");
+    }
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        let bodies = client.join().unwrap();
+        assert!(bodies.len() > 1 && bodies.iter().all(|body| ["one", "two", "three", "four"].contains(&&**body)));
+    }
+    assert_eq!(node.get("/").body, "four");
+    eventually("the old ones have ended", || (node.state()["deployment"]["draining"] == json!([])).then_some(()));
+    eventually("one workerd is left", || (node.children("workerd").len() == 1).then_some(()));
+}
+
+#[test]
+fn state_survives_a_deployment_and_requests_are_held_meanwhile() {
+    let world = World::new();
+    let counter = world.directory.path().join("counter");
+    copy(&example("counter"), &counter);
+    world.deploy(&counter);
+    let node = world.node(&[]);
+    assert_eq!(node.get("/").body, "1\n");
+    let (public, stop) = (node.public(), Arc::new(AtomicBool::new(false)));
+    let client = thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            let mut last = 1;
+            while !stop.load(Ordering::Relaxed) {
+                let answer = get(public, "/");
+                assert_eq!(answer.status, 200, "{answer:?}");
+                let value: u64 = answer.body.trim().parse().unwrap();
+                assert!(value > last, "{value} after {last}");
+                last = value;
+            }
+            last
+        }
+    });
+    let source = std::fs::read_to_string(counter.join("src/index.js")).unwrap();
+    std::fs::write(counter.join("src/index.js"), format!("{source}\nexport const revision = 2;\n")).unwrap();
+    let second = world.deploy(&counter);
+    let answer = node.reload().json();
+    assert_eq!((&answer["outcome"], &answer["version"]), (&json!("adopted"), &json!(second)));
+    stop.store(true, Ordering::Relaxed);
+    let last = client.join().unwrap();
+    assert_eq!(node.get("/").body, format!("{}\n", last + 1));
+}
+
+#[test]
+fn a_deployment_that_does_not_start_leaves_the_old_one_serving() {
+    let world = World::new();
+    let counter = example("counter");
+    for stateful in [false, true] {
+        let old = if stateful { world.deploy(&counter) } else { world.deploy(&world.worker("one")) };
+        let mut node = world.node(&[]);
+        let bad = world.deploy(&world.project("throw new Error('boom at start'); export default {};", ""));
+        let answer = node.reload();
+        assert_eq!(answer.status, 422);
+        let document = answer.json();
+        assert_eq!(document["ok"], false);
+        assert_eq!(document["outcome"], "failed");
+        assert_eq!(document["version"], bad);
+        assert!(document["error"].as_str().unwrap().contains("boom at start"), "{document}");
+        assert_eq!(node.state()["deployment"]["version"], old);
+        assert_eq!(node.get("/").status, 200);
+        assert_eq!(node.health().status, 200);
+        assert!(node.stdout().contains("deployment_adoption_failed"));
+        node.stopped();
+    }
+}
+
+#[test]
+fn a_schedule_alone_is_taken_by_a_reload() {
+    let world = World::new();
+    let script = "export default { fetch() { return new Response('one'); }, scheduled() {} };";
+    let first = world.deploy(&world.project(script, r#", "triggers": { "crons": ["0 0 1 1 *"] }"#));
+    let node = world.node(&[]);
+    let second = world.deploy(&world.project(script, r#", "triggers": { "crons": ["0 0 2 1 *"] }"#));
+    assert_eq!(first, second, "crons are no part of the version");
+    assert_eq!(node.reload().json()["outcome"], "adopted");
+}
+
+#[test]
+fn a_hook_fails_the_next_adoption_and_only_that() {
+    let world = World::new();
+    world.deploy(&world.worker("one"));
+    let node = world.node(&[("CELLD_STANDIN_FAIL_ADOPTION", "as the test asked")]);
+    world.deploy(&world.worker("two"));
+    let failed = node.reload();
+    assert_eq!((failed.status, failed.json()["error"].clone()), (422, json!("as the test asked")));
+    assert_eq!(node.get("/").body, "one");
+    assert_eq!(node.reload().json()["outcome"], "adopted");
+    assert_eq!(node.get("/").body, "two");
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

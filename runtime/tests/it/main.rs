@@ -1,0 +1,11 @@
+//! The stand-in as a supervisor meets it: the real binary, the real workerd and esbuild, a real bucket. Each row of the
+//! contract that it must imitate has a test here or, where no process is needed, beside the code.
+
+mod adoption;
+mod boot;
+mod commands;
+mod harness;
+mod hooks;
+mod lease;
+mod serving;
+mod stopping;
