@@ -107,6 +107,7 @@ fn as_error(failure: &Failure) -> Error {
 }
 
 fn announce(ready: &Ready, signer: &Signer, key: &Path, output: Output) -> Outcome {
+    output.say(&banner(ready, output));
     if output.json() {
         let announcement = Announcement {
             api: &ready.api,
@@ -119,9 +120,8 @@ fn announce(ready: &Ready, signer: &Signer, key: &Path, output: Output) -> Outco
             state_dir: &ready.state_dir,
             pids: &ready.pids,
         };
-        return output.data(&announcement, String::new);
+        output.data(&announcement, String::new)?;
     }
-    output.say(&banner(ready, output));
     Ok(())
 }
 

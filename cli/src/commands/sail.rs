@@ -21,8 +21,11 @@ pub(super) async fn run(args: SailArgs, output: Output) -> Outcome {
     }
     let on_ready: scafo_supervisor::OnReady = Box::new(move |ready| {
         Box::pin(async move {
-            // Standard output is data; whether anybody reads it does not matter to the node.
-            let _ = output.json().then(|| output.data(&ready, String::new));
+            output.say(&format!("node {} is ready; its API is at {}", ready.node, ready.api));
+            if output.json() {
+                // Whether anybody reads it does not matter to the node.
+                let _ = output.data(&ready, String::new);
+            }
             Ok(())
         })
     });

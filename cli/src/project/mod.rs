@@ -12,6 +12,8 @@ use crate::project::config::WranglerConfig;
 /// The names under which the node looks for the configuration, in its order.
 pub(crate) const CONFIG_NAMES: [&str; 2] = ["wrangler.jsonc", "wrangler.json"];
 
+const WHICH_DIRECTORY: &str = "give the directory of a Worker project, the one with wrangler.jsonc: scafo deploy DIR";
+
 /// A directory with a configuration in it.
 #[derive(Debug)]
 pub(crate) struct Project {
@@ -26,12 +28,11 @@ impl Project {
     /// # Errors
     /// When it is no directory, has no configuration that the node reads, or has one that cannot be read.
     pub(crate) fn open(directory: &Path) -> Outcome<Self> {
-        let root = directory
-            .canonicalize()
-            .map_err(|error| Failure::because(format!("cannot open the project {}", directory.display()), &error))?;
+        let root = directory.canonicalize().map_err(|error| {
+            Failure::because(format!("cannot open the project {}", directory.display()), &error).hint(WHICH_DIRECTORY)
+        })?;
         if !root.is_dir() {
-            return Err(Failure::new(format!("{} is no directory", directory.display()))
-                .hint("give the directory that wrangler.jsonc is in"));
+            return Err(Failure::new(format!("{} is no directory", directory.display())).hint(WHICH_DIRECTORY));
         }
         let Some(config_name) = CONFIG_NAMES.into_iter().find(|name| root.join(name).is_file()) else {
             return Err(without_config(directory, &root));
@@ -68,8 +69,7 @@ fn without_config(directory: &Path, root: &Path) -> Failure {
         return Failure::new(format!("{shown} has a wrangler.toml only, which nodes do not read"))
             .hint(format!("write the same settings as JSON into {first} or {second}"));
     }
-    Failure::new(format!("{shown} has neither {first} nor {second}"))
-        .hint("give the directory of a Worker project: scafo deploy DIR")
+    Failure::new(format!("{shown} has neither {first} nor {second}")).hint(WHICH_DIRECTORY)
 }
 
 #[cfg(test)]

@@ -147,3 +147,10 @@ async fn a_project_that_is_none_names_the_two_files() {
         assert!(ran.stderr.contains(said), "{}", ran.all());
     }
 }
+
+#[tokio::test]
+async fn the_state_of_a_node_is_never_deployed() {
+    let home = Home::new();
+    let ran = home.run("deploy project --dry-run --state-dir project").await;
+    assert!(ran.code == Some(1) && ran.stderr.contains("state directory"), "{}", ran.all());
+}
