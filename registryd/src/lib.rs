@@ -1,3 +1,16 @@
-//! Owns the bucket: every record of the registry, and everything that is decided from them.
+//! `scafo-registryd`: owns the bucket. Every registry record is written here, under the rules of the registry; the lease of
+//! the coordinator is held here; and here it is decided what this node runs.
+//!
+//! Decisions are functions and small state machines without I/O, which take the time as an argument: `coordinator::lease`,
+//! `coordinator::placement`, `node::desired`, `node::adoption`, `node::in_force`, `node::liveness`, `deploy::verdict`,
+//! `deploy::judge`. Drivers beside them carry them out. [`daemon`] puts the parts together.
 
+mod bootstrap;
+mod coordinator;
+pub mod daemon;
+mod deploy;
+mod files;
+mod node;
 pub mod registry;
+mod service;
+mod supervisor;

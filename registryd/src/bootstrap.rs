@@ -1,0 +1,132 @@
+//! Becoming a node of a fleet: the bucket is looked over, then this node registers.
+
+use std::io;
+use std::path::Path;
+
+use scafo_core::record::{NodeRecord, Rest, V1};
+use scafo_core::settings::RegistrydSettings;
+use scafo_core::{Problem, ProblemCode, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::files;
+use crate::node::in_force::{InForce, Kept};
+use crate::registry::{Arrival, Registry};
+
+/// Name of the file with the fence and the placements in force, in the settings' `dir`.
+pub(crate) const STATE: &str = "state.json";
+/// Name of the file that says that this node has registered once. Without it (`sail --rejoin` removes it) a node whose record
+/// is gone joins anew; with it, it was removed and stays away.
+const REGISTERED: &str = "registered.json";
+
+/// A node that has registered.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    /// Its record.
+    pub(crate) own: NodeRecord,
+    pub(crate) in_force: InForce,
+}
+
+/// Why it has not.
+#[derive(Debug)]
+pub(crate) enum NotRegistered {
+    /// The bucket does not answer now; trying again may help.
+    Away(Problem),
+    /// It never will like this.
+    Refused(Problem),
+    /// This machine's disk.
+    Disk(io::Error),
+}
+
+impl From<Problem> for NotRegistered {
+    fn from(problem: Problem) -> Self {
+        match problem.code {
+            ProblemCode::StoreUnavailable | ProblemCode::CasConflict | ProblemCode::Draining => Self::Away(problem),
+            _ => Self::Refused(problem),
+        }
+    }
+}
+
+impl From<io::Error> for NotRegistered {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(error)
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Marker {
+    installation: String,
+}
+
+/// Registers. Safe to repeat.
+///
+/// # Errors
+/// See [`NotRegistered`].
+pub(crate) async fn register(
+    registry: &Registry,
+    settings: &RegistrydSettings,
+    started: Timestamp,
+) -> Result<Registered, NotRegistered> {
+    prepare_dir(&settings.dir).await?;
+    let id = &settings.node.id;
+    let meta = registry.bootstrap(id).await?;
+    let kept: Option<Kept> = files::read(&settings.dir.join(STATE)).await?;
+    let in_force = InForce::resume(kept, &meta.installation);
+    if settings.embedded {
+        refuse_second(registry, settings).await?;
+    }
+    // What it served a moment ago it still serves: only this daemon started anew, and nobody else is to drop it for that.
+    let before = registry.node(id).await?.map(|stored| stored.record);
+    let before = before.filter(|before| before.public_key == settings.node.public_key);
+    let mut record = record(settings, started);
+    record.fence = in_force.kept().fence;
+    record.serving = before.map(|before| before.serving).unwrap_or_default();
+    let marker_path = settings.dir.join(REGISTERED);
+    let marker = Marker { installation: meta.installation };
+    let known = files::read::<Marker>(&marker_path).await?.as_ref() == Some(&marker);
+    let arrival = if known { Arrival::Returning } else { Arrival::Joining };
+    let own = registry.register_node(&record, arrival).await?;
+    if !known {
+        files::write(&marker_path, &marker).await?;
+    }
+    Ok(Registered { own, in_force })
+}
+
+async fn prepare_dir(dir: &Path) -> io::Result<()> {
+    tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).await
+}
+
+async fn refuse_second(registry: &Registry, settings: &RegistrydSettings) -> Result<(), Problem> {
+    let id = &settings.node.id;
+    let other = registry.node_ids().await?.into_iter().find(|other| other != id);
+    let Some(other) = other else { return Ok(()) };
+    Err(Problem::new(
+        ProblemCode::ReferenceHeld,
+        format!(
+            "the embedded store belongs to node `{other}` and serves one node only; set `node.id` back to `{other}`, or \
+             configure a bucket (`bucket.name`) that both can reach"
+        ),
+    ))
+}
+
+fn record(settings: &RegistrydSettings, started: Timestamp) -> NodeRecord {
+    let node = &settings.node;
+    NodeRecord {
+        v: V1,
+        id: node.id.clone(),
+        public_key: node.public_key.clone(),
+        address: node.address.clone(),
+        api: node.api.clone(),
+        labels: node.labels.clone(),
+        platform_domains: node.platform_domains.clone(),
+        api_public: node.api_public,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        celld_version: node.celld_version.clone(),
+        started_at: started,
+        heartbeat_at: started,
+        leaving: false,
+        draining: false,
+        fence: scafo_core::record::Fence::default(),
+        serving: Vec::new(),
+        rest: Rest::new(),
+    }
+}

@@ -1,0 +1,219 @@
+//! Carries out what the lease machine decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use scafo_core::record::{CoordinatorLease, Rest, V1};
+use scafo_core::{NodeId, Timestamp};
+use scafo_store::{Condition, Put};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::lease::{Body, Effect, Event, Inputs, State, Write, step};
+use super::{Lead, LeaseView};
+use crate::daemon::{Core, Fatal};
+use crate::registry::{Mono, Stored};
+
+/// Bounds of the pause before the next request after one that failed: a bucket that refuses connections answers at once.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+struct Done {
+    event: Event,
+    record: Option<CoordinatorLease>,
+    failed: bool,
+}
+
+struct Driver {
+    core: Arc<Core>,
+    me: NodeId,
+    state: State,
+    requests: JoinSet<Done>,
+    pause: Duration,
+    not_before: Mono,
+    acquired_at: Timestamp,
+}
+
+/// Takes part in the election until the daemon ends.
+pub(crate) async fn elect(core: Arc<Core>) -> Fatal {
+    // The next fence needs a look at every placement and node first.
+    let seen = core.worlds.subscribe().wait_for(|world| world.is_seen()).await.is_ok();
+    if !seen {
+        return Fatal::ended("the reconcile loop");
+    }
+    let now = core.mono();
+    let driver = Driver {
+        me: core.settings.node.id.clone(),
+        state: State::Following(None),
+        requests: JoinSet::new(),
+        pause: Duration::ZERO,
+        not_before: now,
+        acquired_at: core.registry.clock().wall(),
+        core,
+    };
+    driver.run().await
+}
+
+impl Driver {
+    async fn run(mut self) -> Fatal {
+        let clock = Arc::clone(self.core.registry.clock());
+        loop {
+            let due = self.due();
+            tokio::select! {
+                biased;
+                Some(done) = self.requests.join_next() => match done {
+                    Ok(done) => self.done(done),
+                    Err(_) => return Fatal::ended("a request about the lease"),
+                },
+                () = clock.sleep_until(due) => self.feed(Event::Due),
+            }
+        }
+    }
+
+    /// A follower waits for its requests; a holder's time runs out whether the bucket answers or not.
+    fn due(&self) -> Mono {
+        let due = self.state.due().unwrap_or(self.not_before);
+        match self.state {
+            State::Following(_) if !self.requests.is_empty() => self.core.mono().after(PAUSE.1),
+            State::Following(_) => due.max(self.not_before),
+            State::Claiming { .. } | State::Holding { .. } | State::Renewing { .. } => due,
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        self.pause = if done.failed { (self.pause * 2).clamp(PAUSE.0, PAUSE.1) } else { Duration::ZERO };
+        let landed = matches!(done.event, Event::Written { .. });
+        if landed || matches!(done.event, Event::Read(_)) {
+            self.core.lease.send_modify(|view| {
+                if view.record != done.record {
+                    view.seen.bodies += 1;
+                    view.record.clone_from(&done.record);
+                }
+                let fence = done.record.as_ref().map_or(view.seen.fence, |record| record.fence);
+                view.seen.fence = view.seen.fence.max(fence);
+            });
+        }
+        self.feed(done.event);
+    }
+
+    fn feed(&mut self, event: Event) {
+        if matches!((&self.state, &event), (State::Following(_), Event::Due)) && !self.requests.is_empty() {
+            return;
+        }
+        let now = self.core.mono();
+        let nonce = format!("{:032x}", rand::random::<u128>());
+        let floor = self.core.worlds.borrow().floor.max(self.core.lease.borrow().seen.fence);
+        let ttl = self.core.settings.lease_ttl.get();
+        let inputs = Inputs { now, me: &self.me, ttl, floor, nonce: &nonce };
+        let before = std::mem::replace(&mut self.state, State::Following(None));
+        let claimed = matches!(before, State::Following(_));
+        let (state, effects) = step(before, event, &inputs);
+        if claimed && matches!(state, State::Claiming { .. }) {
+            self.acquired_at = self.core.registry.clock().wall();
+        }
+        self.state = state;
+        if let State::Following(seen) = &self.state
+            && effects.is_empty()
+        {
+            // Whatever ended here is looked at again after a moment, not at once: two nodes that race must not spin.
+            let due = self.state.due();
+            let jitter = PAUSE.0 + PAUSE.1.mul_f64(f64::from(rand::random::<u16>()) / f64::from(u16::MAX) / 4.0);
+            self.not_before = now.after(jitter.max(self.pause));
+            let stands_until = seen.as_ref().and(due);
+            self.core.lease.send_if_modified(|view| {
+                let moved = view.stands_until != stands_until;
+                view.stands_until = stands_until;
+                moved
+            });
+        }
+        for effect in effects {
+            self.carry_out(effect);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Read => {
+                let (core, pause) = (Arc::clone(&self.core), self.pause);
+                self.requests.spawn(async move {
+                    core.registry.clock().sleep(pause).await;
+                    read(&core).await
+                });
+            }
+            Effect::Write(write) => {
+                let (core, pause, acquired_at) = (Arc::clone(&self.core), self.pause, self.acquired_at);
+                self.requests.spawn(async move {
+                    core.registry.clock().sleep(pause).await;
+                    put(&core, write, acquired_at).await
+                });
+            }
+            Effect::Lead { fence, lapses } => self.core.lease.send_modify(|view| match &mut view.lead {
+                Some(lead) if lead.fence == fence => lead.lapses = lapses,
+                lead => {
+                    tracing::info!(fence = fence.0, "this node coordinates");
+                    *lead = Some(Lead { fence, lapses, authority: CancellationToken::new() });
+                    view.stands_until = None;
+                }
+            }),
+            Effect::StepDown => self.core.lease.send_modify(|view| {
+                if let Some(lead) = view.lead.take() {
+                    tracing::warn!(fence = lead.fence.0, "this node does not coordinate any more");
+                    lead.authority.cancel();
+                }
+            }),
+        }
+    }
+}
+
+async fn read(core: &Core) -> Done {
+    match core.registry.lease().await {
+        Ok(stored) => {
+            let record = stored.as_ref().map(|stored| stored.record.clone());
+            Done { event: Event::Read(stored.map(body)), record, failed: false }
+        }
+        Err(problem) => {
+            tracing::debug!(?problem, "the lease cannot be read");
+            Done { event: Event::ReadFailed, record: None, failed: true }
+        }
+    }
+}
+
+fn body(stored: Stored<CoordinatorLease>) -> Body {
+    let Stored { record, etag, .. } = stored;
+    let ttl = Duration::from_millis(record.ttl_ms);
+    Body { etag, node: record.node, fence: record.fence, ttl, nonce: record.nonce }
+}
+
+async fn put(core: &Core, write: Write, acquired_at: Timestamp) -> Done {
+    let Write { fence, replacing, nonce } = write;
+    let lease = CoordinatorLease {
+        v: V1,
+        node: core.settings.node.id.clone(),
+        fence,
+        ttl_ms: core.settings.lease_ttl.0,
+        acquired_at,
+        renewed_at: core.registry.clock().wall(),
+        nonce: nonce.clone(),
+        rest: Rest::new(),
+    };
+    let condition = replacing.map_or(Condition::Absent, Condition::Matches);
+    let (event, failed) = match core.registry.put_lease(&lease, condition).await {
+        Ok(Put::Written(etag)) => (Event::Written { nonce, etag }, false),
+        Ok(Put::Refused | Put::Gone) => (Event::Refused { nonce }, false),
+        Ok(outcome @ (Put::Conflict | Put::Busy | Put::Unknown(_))) => {
+            tracing::debug!(?outcome, "no clear answer to a write of the lease");
+            (Event::Unknown { nonce }, true)
+        }
+        // Certainly not written; whether it will be is for the next try to find out.
+        Err(problem) => {
+            tracing::debug!(?problem, "the lease cannot be written");
+            (Event::Unknown { nonce }, true)
+        }
+    };
+    Done { event, record: Some(lease), failed }
+}
+
+/// The record of the lease while it counts: one that has lapsed is no coordinator.
+pub(crate) fn standing(view: &LeaseView, now: Mono) -> Option<&CoordinatorLease> {
+    let until = view.lead.as_ref().map(|lead| lead.lapses).or(view.stands_until)?;
+    view.record.as_ref().filter(|_| now < until)
+}

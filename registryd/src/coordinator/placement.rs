@@ -1,0 +1,323 @@
+//! Which nodes serve an application: rendezvous hashing, and the order in which a placement moves. Pure.
+//!
+//! Every node gets a score from the application's and its own name, and the highest scores win. So a node that comes takes
+//! over only what it wins, and a node that goes gives away only what it had; nothing else moves.
+//!
+//! A placement never shrinks below what is known to serve: new nodes are added first, and a living one leaves only when the
+//! others are ready and a hold has passed ([`Outlook::may_shrink`]).
+
+use std::collections::BTreeMap;
+
+use scafo_core::record::{Replicas, UnplacedReason};
+use scafo_core::{ApplicationName, NodeId};
+use sha2::{Digest as _, Sha256};
+
+/// A node as placement sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) id: NodeId,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) live: bool,
+    /// It wants to go: nothing new for it, what it serves stays until it is elsewhere.
+    pub(crate) leaving: bool,
+    /// What it runs of the application in question.
+    pub(crate) serves: Serves,
+}
+
+/// What a node runs of one application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// No process of it.
+    Nothing,
+    /// A process that does not serve what was published, or not yet.
+    Something,
+    /// The published deploy, ready.
+    Published,
+}
+
+impl Candidate {
+    fn placeable(&self) -> bool {
+        self.live && !self.leaving
+    }
+
+    fn matches(&self, selector: Option<&BTreeMap<String, String>>) -> bool {
+        selector.is_none_or(|wanted| wanted.iter().all(|(name, value)| self.labels.get(name) == Some(value)))
+    }
+}
+
+/// What an application asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub(crate) application: &'a ApplicationName,
+    pub(crate) replicas: Replicas,
+    pub(crate) selector: Option<&'a BTreeMap<String, String>>,
+    /// Whether anything was published yet.
+    pub(crate) published: bool,
+}
+
+/// Where it would be if nothing were placed yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ideal {
+    /// Best first.
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) wanted: u32,
+    /// Why there are fewer than wanted.
+    pub(crate) reason: Option<UnplacedReason>,
+}
+
+/// The best nodes for a wish. At least one is wanted even of "all" of none.
+pub(crate) fn ideal(wish: &Wish<'_>, nodes: &[Candidate]) -> Ideal {
+    let placeable = nodes.iter().filter(|node| node.placeable()).count();
+    let eligible = nodes.iter().filter(|node| node.placeable() && node.matches(wish.selector));
+    let mut scored: Vec<(u64, &NodeId)> = eligible.map(|node| (score(wish.application, &node.id), &node.id)).collect();
+    // Equal scores do not happen in practice; the id makes the order total all the same.
+    scored.sort_by(|a, b| b.cmp(a));
+    let eligible = u32::try_from(scored.len()).unwrap_or(u32::MAX);
+    let wanted = match wish.replicas {
+        Replicas::Count(count) => count.get(),
+        Replicas::All => eligible.max(1),
+    };
+    let reason = match (eligible < wanted, placeable) {
+        (false, _) => None,
+        (true, 0) => Some(UnplacedReason::NoLiveNode),
+        (true, _) if scored.len() < placeable => Some(UnplacedReason::Selector),
+        (true, _) => Some(UnplacedReason::Capacity),
+    };
+    let take = usize::try_from(wanted).unwrap_or(usize::MAX);
+    let nodes = scored.into_iter().take(take).map(|(_, id)| id.clone()).collect();
+    Ideal { nodes, wanted, reason }
+}
+
+fn score(application: &ApplicationName, node: &NodeId) -> u64 {
+    // Neither name holds a zero byte, so that no two pairs are spelled alike.
+    let digest =
+        Sha256::new().chain_update(application.as_str()).chain_update([0]).chain_update(node.as_str()).finalize();
+    let mut first = [0; 8];
+    first.copy_from_slice(&digest[..8]);
+    u64::from_be_bytes(first)
+}
+
+/// The next placement of an application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Outlook {
+    /// Its nodes, sorted.
+    pub(crate) nodes: Vec<NodeId>,
+    pub(crate) wanted: u32,
+    pub(crate) reason: Option<UnplacedReason>,
+    /// A living node is there beyond the ideal, and the others would do without it. Once this has stood for the hold, pass
+    /// `held: true`.
+    pub(crate) may_shrink: bool,
+}
+
+/// What comes after `current`. `held`: [`Outlook::may_shrink`] has been true for the whole hold.
+pub(crate) fn next(wish: &Wish<'_>, current: &[NodeId], nodes: &[Candidate], held: bool) -> Outlook {
+    let ideal = ideal(wish, nodes);
+    let by_id: BTreeMap<&NodeId, &Candidate> = nodes.iter().map(|node| (&node.id, node)).collect();
+    let mut next: Vec<NodeId> = ideal.nodes.clone();
+    let mut surplus: Vec<&Candidate> = Vec::new();
+    for id in current.iter().filter(|id| !ideal.nodes.contains(id)) {
+        match by_id.get(id) {
+            // Gone or silent: nothing there is waited for.
+            None => {}
+            Some(node) if !node.live => {}
+            Some(node) if node.leaving && node.serves == Serves::Nothing => {}
+            // Before anything was published there is nothing to lose.
+            Some(node) if !wish.published && node.serves == Serves::Nothing => {}
+            Some(node) => surplus.push(node),
+        }
+    }
+    // The weakest goes first; the order must not depend on that of the record.
+    surplus.sort_by_key(|node| (node.leaving, score(wish.application, &node.id), node.id.clone()));
+    let leaves_now = leaver(wish, current, nodes, &ideal, &surplus);
+    let may_shrink = leaves_now.is_some();
+    let gone = leaves_now.filter(|_| held || !wish.published || hopeless(wish, &ideal, &surplus));
+    next.extend(surplus.iter().filter(|node| Some(&node.id) != gone).map(|node| node.id.clone()));
+    next.sort();
+    next.dedup();
+    Outlook { nodes: next, wanted: ideal.wanted, reason: ideal.reason, may_shrink }
+}
+
+/// The surplus node that may go as far as the others are concerned.
+fn leaver<'a>(
+    wish: &Wish<'_>,
+    current: &[NodeId],
+    nodes: &[Candidate],
+    ideal: &Ideal,
+    surplus: &[&'a Candidate],
+) -> Option<&'a NodeId> {
+    // One at a time: the one that left last still runs.
+    let lingers = |node: &&Candidate| {
+        node.live && node.serves != Serves::Nothing && !current.contains(&node.id) && !ideal.nodes.contains(&node.id)
+    };
+    if nodes.iter().find(lingers).is_some() {
+        return None;
+    }
+    // A leaving node stays in the placement until its process is gone; that it does by itself.
+    let first = surplus.iter().find(|node| !node.leaving)?;
+    if !wish.published || hopeless(wish, ideal, surplus) {
+        return Some(&first.id);
+    }
+    let ready = nodes
+        .iter()
+        .filter(|node| node.placeable() && node.serves == Serves::Published && node.id != first.id)
+        .filter(|node| current.contains(&node.id))
+        .count();
+    let needed = usize::try_from(ideal.wanted).unwrap_or(usize::MAX).min(ideal.nodes.len()).max(1);
+    (ready >= needed).then_some(&first.id)
+}
+
+/// The surplus breaks the selector and nothing satisfies it: then the selector wins over serving.
+fn hopeless(wish: &Wish<'_>, ideal: &Ideal, surplus: &[&Candidate]) -> bool {
+    ideal.nodes.is_empty() && surplus.iter().any(|node| !node.leaving && !node.matches(wish.selector))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(text: &str) -> ApplicationName {
+        text.parse().unwrap()
+    }
+
+    fn id(text: &str) -> NodeId {
+        text.parse().unwrap()
+    }
+
+    fn node(text: &str) -> Candidate {
+        Candidate { id: id(text), labels: BTreeMap::new(), live: true, leaving: false, serves: Serves::Nothing }
+    }
+
+    fn labelled(text: &str, region: &str) -> Candidate {
+        Candidate { labels: [("region".to_owned(), region.to_owned())].into(), ..node(text) }
+    }
+
+    fn count(replicas: u32) -> Replicas {
+        Replicas::Count(NonZeroU32::new(replicas).unwrap())
+    }
+
+    fn wish(application: &ApplicationName, replicas: Replicas) -> Wish<'_> {
+        Wish { application, replicas, selector: None, published: true }
+    }
+
+    #[test]
+    fn what_cannot_be_placed_says_why() {
+        let shop = name("shop");
+        let eu: BTreeMap<String, String> = [("region".to_owned(), "eu".to_owned())].into();
+        let selecting = Wish { selector: Some(&eu), ..wish(&shop, count(1)) };
+        let reason = |wish: &Wish<'_>, nodes: &[Candidate]| ideal(wish, nodes).reason;
+        let dead = Candidate { live: false, ..node("a") };
+        let leaving = Candidate { leaving: true, ..node("a") };
+        assert_eq!(reason(&wish(&shop, count(1)), &[]), Some(UnplacedReason::NoLiveNode));
+        assert_eq!(reason(&wish(&shop, count(1)), &[dead]), Some(UnplacedReason::NoLiveNode));
+        assert_eq!(reason(&wish(&shop, Replicas::All), &[leaving]), Some(UnplacedReason::NoLiveNode));
+        assert_eq!(reason(&selecting, &[labelled("a", "us")]), Some(UnplacedReason::Selector));
+        assert_eq!(reason(&wish(&shop, count(3)), &[node("a"), node("b")]), Some(UnplacedReason::Capacity));
+        assert_eq!(reason(&selecting, &[labelled("a", "eu"), labelled("b", "us")]), None);
+        assert_eq!(reason(&wish(&shop, Replicas::All), &[node("a"), node("b")]), None);
+    }
+
+    #[test]
+    fn a_living_node_leaves_only_when_the_others_are_ready_and_a_hold_has_passed() {
+        let shop = name("shop");
+        let one = wish(&shop, count(1));
+        let mut nodes: Vec<Candidate> = ["a", "b", "c"].map(node).into();
+        let best = ideal(&one, &nodes).nodes[0].clone();
+        let other = nodes.iter().find(|node| node.id != best).unwrap().id.clone();
+        let both = {
+            let mut both = vec![best.clone(), other.clone()];
+            both.sort();
+            both
+        };
+        let serve = |nodes: &mut Vec<Candidate>, id: &NodeId, serves| {
+            nodes.iter_mut().find(|node| node.id == *id).unwrap().serves = serves;
+        };
+        serve(&mut nodes, &other, Serves::Published);
+        let added = next(&one, std::slice::from_ref(&other), &nodes, false);
+        assert_eq!((added.nodes.clone(), added.may_shrink), (both.clone(), false));
+        serve(&mut nodes, &best, Serves::Something);
+        assert!(!next(&one, &both, &nodes, false).may_shrink);
+        serve(&mut nodes, &best, Serves::Published);
+        let ready = next(&one, &both, &nodes, false);
+        assert_eq!((ready.nodes, ready.may_shrink), (both.clone(), true));
+        assert_eq!(next(&one, &both, &nodes, true).nodes, [best.clone()]);
+        // Dead, it is not waited for.
+        nodes.iter_mut().find(|node| node.id == other).unwrap().live = false;
+        assert_eq!(next(&one, &both, &nodes, false).nodes, [best]);
+    }
+
+    #[test]
+    fn a_leaving_node_stays_until_its_process_is_gone() {
+        let shop = name("shop");
+        let one = wish(&shop, count(1));
+        let mut nodes = vec![node("a"), Candidate { leaving: true, serves: Serves::Published, ..node("b") }];
+        assert_eq!(next(&one, &[id("b")], &nodes, true).nodes, [id("a"), id("b")]);
+        nodes[1].serves = Serves::Nothing;
+        assert_eq!(next(&one, &[id("a"), id("b")], &nodes, false).nodes, [id("a")]);
+    }
+
+    #[test]
+    fn one_node_of_an_application_goes_at_a_time() {
+        let shop = name("shop");
+        let one = wish(&shop, count(1));
+        let nodes: Vec<Candidate> =
+            ["a", "b", "c"].map(|id| Candidate { serves: Serves::Published, ..node(id) }).into();
+        let all = [id("a"), id("b"), id("c")];
+        let two = next(&one, &all, &nodes, true).nodes;
+        assert_eq!(two.len(), 2);
+        // The one that went still runs.
+        assert_eq!(next(&one, &two, &nodes, true).nodes, two);
+    }
+
+    #[test]
+    fn a_selector_that_nothing_satisfies_ends_the_placement() {
+        let shop = name("shop");
+        let eu: BTreeMap<String, String> = [("region".to_owned(), "eu".to_owned())].into();
+        let selecting = Wish { selector: Some(&eu), ..wish(&shop, count(1)) };
+        let us = Candidate { serves: Serves::Published, ..labelled("a", "us") };
+        assert_eq!(next(&selecting, &[id("a")], std::slice::from_ref(&us), false).nodes, [] as [NodeId; 0]);
+        let both = [us, labelled("b", "eu")];
+        assert_eq!(next(&selecting, &[id("a")], &both, false).nodes, [id("a"), id("b")]);
+    }
+
+    #[test]
+    fn nothing_published_is_nothing_to_lose() {
+        let shop = name("shop");
+        let fresh = Wish { published: false, ..wish(&shop, count(1)) };
+        let nodes: Vec<Candidate> = ["a", "b"].map(node).into();
+        let best = ideal(&fresh, &nodes).nodes;
+        assert_eq!(next(&fresh, &[id("a"), id("b")], &nodes, false).nodes, best);
+    }
+
+    proptest! {
+        /// When a node comes or goes, each application keeps every node that it does not have to lose.
+        #[test]
+        fn only_the_moved_share_moves(fleet in 2usize..30, replicas in 1u32..5, applications in 1usize..40) {
+            let all: Vec<Candidate> = (0..fleet).map(|index| node(&format!("n{index}"))).collect();
+            let fewer = &all[1..];
+            for index in 0..applications {
+                let application = name(&format!("app-{index}"));
+                let wish = wish(&application, count(replicas));
+                let (with, without) = (ideal(&wish, &all).nodes, ideal(&wish, fewer).nodes);
+                let kept = with.iter().filter(|id| without.contains(id)).count();
+                let lost = usize::from(with.contains(&all[0].id));
+                prop_assert_eq!(kept, with.len() - lost);
+            }
+        }
+
+        /// The order in which nodes are listed decides nothing.
+        #[test]
+        fn the_order_of_the_listing_decides_nothing(seed in any::<u64>(), replicas in 1u32..4) {
+            let mut nodes: Vec<Candidate> = (0..8).map(|index| node(&format!("n{index}"))).collect();
+            let application = name("shop");
+            let wish = wish(&application, count(replicas));
+            let before = ideal(&wish, &nodes);
+            let turn = usize::try_from(seed % 8).unwrap();
+            nodes.rotate_left(turn);
+            prop_assert_eq!(ideal(&wish, &nodes), before);
+        }
+    }
+}

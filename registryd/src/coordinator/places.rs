@@ -1,0 +1,232 @@
+//! Writes placements while this node coordinates: at once when the fleet differs from before, and when a hold has passed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use scafo_core::record::{Adoption, ApplicationRecord, PlacementRecord, ProcessState, Rest, Serving, V1};
+use scafo_core::view::Unplaced;
+use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode, key};
+use tokio::time::timeout;
+
+use super::placement::{Candidate, Outlook, Serves, Wish, next};
+use super::{Holder, Lead};
+use crate::daemon::{Core, Fatal};
+use crate::node::wake::{Look, seen};
+use crate::node::world::{NodeView, World};
+use crate::registry::{Intent, Mono, Step, Stored};
+
+/// Placements written at once, so that one slow key holds up seven others at most for its time.
+const WRITES_AT_ONCE: usize = 8;
+/// How long one placement is tried in a round; what failed is decided anew in the next one.
+const WRITE: Duration = Duration::from_secs(10);
+/// When a round is repeated of which a write failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Since when each application could do without one of its nodes.
+type Shrinking = BTreeMap<ApplicationName, Mono>;
+
+/// One placement to write.
+struct Planned {
+    record: PlacementRecord,
+    /// Written even if it says what is there already: the nodes hold that body back.
+    restamp: bool,
+}
+
+/// Places until the daemon ends.
+pub(crate) async fn place(core: Arc<Core>) -> Fatal {
+    let mut worlds = core.worlds.subscribe();
+    let mut leases = core.lease.subscribe();
+    let mut shrinking = Shrinking::new();
+    let mut done = None;
+    let mut again: Option<Mono> = None;
+    loop {
+        let world = worlds.borrow_and_update().clone();
+        let lead = leases.borrow_and_update().lead.clone();
+        let now = core.mono();
+        match lead.filter(|lead| now < lead.lapses && world.is_seen()) {
+            None => {
+                shrinking.clear();
+                done = None;
+                core.unplaced.send_if_modified(|unplaced| unplaced.take().is_some());
+            }
+            Some(lead) if done != Some((world.content, lead.fence)) || again.is_some_and(|again| again <= now) => {
+                done = Some((world.content, lead.fence));
+                again = round(&core, &world, &lead, &mut shrinking).await;
+                continue;
+            }
+            Some(_) => {}
+        }
+        let wait = again.unwrap_or_else(|| now.after(core.settings.lease_ttl.get()));
+        tokio::select! {
+            biased;
+            changed = leases.changed() => if changed.is_err() { return Fatal::ended("the election") },
+            changed = worlds.changed() => if changed.is_err() { return Fatal::ended("the reconcile loop") },
+            () = core.registry.clock().sleep_until(wait) => {}
+        }
+    }
+}
+
+/// Decides on every application and writes what differs. Answers when to decide again although nothing moved.
+async fn round(core: &Core, world: &World, lead: &Lead, shrinking: &mut Shrinking) -> Option<Mono> {
+    let (planned, unplaced, hold_ends) = plan(core, world, lead, shrinking);
+    core.unplaced.send_if_modified(|before| {
+        let moved = before.as_ref() != Some(&unplaced);
+        *before = Some(unplaced.clone());
+        moved
+    });
+    if planned.is_empty() {
+        return hold_ends;
+    }
+    let results: Vec<_> = stream::iter(planned)
+        .map(|planned| write(core, lead, planned))
+        .buffer_unordered(WRITES_AT_ONCE)
+        .collect()
+        .await;
+    let ticket = core.wake.look(Look::Placements);
+    // Deciding on what was there before these writes would only write the same again.
+    let looked = timeout(WRITE, seen(&mut core.worlds.subscribe(), ticket)).await;
+    let failed = results.contains(&Outcome::Failed) || !matches!(looked, Ok(Ok(_)));
+    let retry = failed.then(|| core.mono().after(AGAIN));
+    retry.into_iter().chain(hold_ends).min()
+}
+
+fn plan(
+    core: &Core,
+    world: &World,
+    lead: &Lead,
+    shrinking: &mut Shrinking,
+) -> (Vec<Planned>, Vec<Unplaced>, Option<Mono>) {
+    let now = core.mono();
+    let hold = core.settings.ingress_hold.get();
+    let index = index(world);
+    let mut planned = Vec::new();
+    let mut unplaced = Vec::new();
+    let mut kept = Shrinking::new();
+    for (name, application) in world.shown.applications.iter() {
+        if !application.may_serve() || world.shown.unreadable.contains(name) {
+            continue;
+        }
+        let nodes = candidates(world, &index, name, application);
+        let there = world.shown.placements.get(name);
+        let current: &[NodeId] = there.map_or(&[], |placement| &placement.nodes);
+        let since = shrinking.get(name).copied();
+        let held = since.is_some_and(|since| now.since(since) >= hold);
+        let outlook = next(&wish(name, application), current, &nodes, held);
+        if outlook.may_shrink {
+            kept.insert(name.clone(), since.unwrap_or(now));
+        }
+        if let Some(reason) = outlook.reason {
+            let placed = u32::try_from(outlook.nodes.len()).unwrap_or(u32::MAX);
+            unplaced.push(Unplaced { application: name.clone(), wanted: outlook.wanted, placed, reason });
+        }
+        let restamp = world.held_back.contains(name);
+        if restamp || !there.is_some_and(|there| says(there, &outlook)) {
+            let record = PlacementRecord {
+                v: V1,
+                application: name.clone(),
+                nodes: outlook.nodes,
+                wanted: outlook.wanted,
+                reason: outlook.reason,
+                fence: lead.fence,
+                updated_at: core.registry.clock().wall(),
+                rest: Rest::new(),
+            };
+            planned.push(Planned { record, restamp });
+        }
+    }
+    let hold_ends = kept.values().map(|since| since.after(hold)).filter(|ends| *ends > now).min();
+    *shrinking = kept;
+    (planned, unplaced, hold_ends)
+}
+
+fn says(there: &PlacementRecord, outlook: &Outlook) -> bool {
+    there.nodes == outlook.nodes && there.wanted == outlook.wanted && there.reason == outlook.reason
+}
+
+fn wish<'a>(name: &'a ApplicationName, application: &'a ApplicationRecord) -> Wish<'a> {
+    Wish {
+        application: name,
+        replicas: application.replicas.unwrap_or_default(),
+        selector: application.node_selector.as_ref(),
+        published: application.deployment.is_some(),
+    }
+}
+
+/// Each node's processes by application, so that a round is linear in nodes × applications.
+type Index<'a> = BTreeMap<&'a NodeId, HashMap<&'a ApplicationName, &'a Serving>>;
+
+fn index(world: &World) -> Index<'_> {
+    let nodes = world.nodes.iter();
+    nodes.map(|(id, node)| (id, node.record.serving.iter().map(|it| (&it.application, it)).collect())).collect()
+}
+
+fn candidates(
+    world: &World,
+    index: &Index<'_>,
+    name: &ApplicationName,
+    application: &ApplicationRecord,
+) -> Vec<Candidate> {
+    let published = application.deployment.as_ref().map(|published| &published.deploy);
+    let serves = |id: &NodeId| match index.get(id).and_then(|node| node.get(name)) {
+        None => Serves::Nothing,
+        Some(serving)
+            if serving.state == ProcessState::Ready
+                && serving.adoption == Some(Adoption::Adopted)
+                && serving.deploy.as_ref() == published =>
+        {
+            Serves::Published
+        }
+        Some(_) => Serves::Something,
+    };
+    let candidate = |node: &NodeView| Candidate {
+        id: node.record.id.clone(),
+        labels: node.record.labels.clone(),
+        live: node.live,
+        leaving: node.record.leaving || node.record.draining,
+        serves: serves(&node.record.id),
+    };
+    world.nodes.values().map(candidate).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Failed,
+}
+
+async fn write(core: &Core, lead: &Lead, planned: Planned) -> Outcome {
+    let Planned { record, restamp } = planned;
+    let holder = Holder::new(core, lead.fence);
+    let intent = Intent::new().under(lead.authority.clone()).within(WRITE);
+    let outcome = if restamp {
+        overwrite(core, &intent.once(), &record, &holder).await
+    } else {
+        core.registry.put_placement(&intent, &record, &holder).await.map(drop)
+    };
+    match outcome {
+        Ok(()) => {
+            tracing::info!(application = %record.application, nodes = ?record.nodes, fence = record.fence.0, "placed");
+            Outcome::Done
+        }
+        Err(problem) => {
+            tracing::warn!(application = %record.application, ?problem, "not placed, trying again");
+            Outcome::Failed
+        }
+    }
+}
+
+/// Puts the placement there under this fence even if it says what stands already.
+async fn overwrite(core: &Core, intent: &Intent, record: &PlacementRecord, holder: &Holder<'_>) -> Result<(), Problem> {
+    let key = key::placement(&record.application);
+    let decide = |there: Option<&Stored<PlacementRecord>>| match there.map(|stored| &stored.record) {
+        Some(there) if there.fence > record.fence => Err(Problem::new(
+            ProblemCode::LeaseLost,
+            format!("a coordinator with fence {} has placed `{}`", there.fence.0, record.application),
+        )),
+        Some(there) => Ok(Step::Write(PlacementRecord { rest: there.rest.clone(), ..record.clone() })),
+        None => Ok(Step::Write(record.clone())),
+    };
+    core.registry.engine().change(intent, &key, Some(holder), decide).await.map(drop)
+}

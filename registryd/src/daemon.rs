@@ -1,0 +1,269 @@
+//! The daemon as a whole: what its parts share, in which order they start, and what happens when one of them ends.
+//!
+//! Each part is a task with one owner, and none may end: when one does, the process goes with it and the supervisor starts a
+//! new one. A daemon that lives on without its heartbeat or its election is worse than a restart.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use scafo_core::problem::ProblemCode;
+use scafo_core::settings::RegistrydSettings;
+use scafo_core::view::Unplaced;
+use scafo_core::{NodeId, Problem, Timestamp};
+use scafo_proto::transport::{Peers, serve, server};
+use scafo_store::Bucket;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tonic_health::ServingStatus;
+use tonic_health::server::{HealthReporter, health_reporter};
+
+use crate::bootstrap::{NotRegistered, Registered, STATE, register};
+use crate::coordinator::LeaseView;
+use crate::deploy::driver::Deploys;
+use crate::node::pass::Pass;
+use crate::node::wake::Wake;
+use crate::node::world::World;
+use crate::registry::{Clock, Mono, Registry};
+use crate::service::{AdminService, RegistryService};
+use crate::supervisor::Supervisor;
+use crate::{coordinator, deploy, node};
+
+/// Bounds of the pause between two tries to register: quick when bucketd is only starting beside us, patient when a bucket is
+/// down for hours.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long a hint that is on its way may hold up the end.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// Why the daemon ends although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// This node cannot be part of this fleet, and starting again changes nothing.
+    #[error("{0}")]
+    Refused(Problem),
+    /// A task that must not end has ended.
+    #[error("{0} ended unexpectedly")]
+    Ended(&'static str),
+    /// The state directory fails.
+    #[error("cannot keep state in {}: {cause}; free space or set it right, then start again", path.display())]
+    Disk {
+        /// What was to be written.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// A listening socket broke.
+    #[error("a local socket broke")]
+    Socket(#[source] tonic::transport::Error),
+}
+
+impl Fatal {
+    pub(crate) const fn ended(what: &'static str) -> Self {
+        Self::Ended(what)
+    }
+
+    pub(crate) fn disk(path: &Path, cause: &io::Error) -> Self {
+        Self::Disk { path: path.to_owned(), cause: io::Error::new(cause.kind(), cause.to_string()) }
+    }
+
+    pub(crate) fn removed(id: &NodeId) -> Self {
+        Self::Refused(Problem::new(
+            ProblemCode::NotFound,
+            format!("node `{id}` was removed from the fleet; `scafo sail --rejoin` brings it back"),
+        ))
+    }
+
+    /// The exit code: 78 (`EX_CONFIG` of sysexits) tells the supervisor not to start this daemon again.
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Refused(_) => 78,
+            Self::Ended(_) | Self::Disk { .. } | Self::Socket(_) => 1,
+        }
+    }
+}
+
+/// What the parts of the daemon share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) settings: RegistrydSettings,
+    pub(crate) registry: Registry,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) wake: Wake,
+    pub(crate) worlds: watch::Sender<Arc<World>>,
+    /// The JSON of the last snapshot.
+    pub(crate) snapshots: watch::Sender<Option<Bytes>>,
+    pub(crate) lease: watch::Sender<LeaseView>,
+    /// What this node could not place, while it coordinates.
+    pub(crate) unplaced: watch::Sender<Option<Vec<Unplaced>>>,
+    pub(crate) deploys: Deploys,
+    /// Names this run of the daemon to the supervisor.
+    pub(crate) run: String,
+    pub(crate) started: Timestamp,
+}
+
+impl Core {
+    pub(crate) fn mono(&self) -> Mono {
+        self.registry.clock().mono()
+    }
+
+    pub(crate) fn state_path(&self) -> PathBuf {
+        self.settings.dir.join(STATE)
+    }
+}
+
+/// How far the daemon is.
+#[derive(Debug, Clone)]
+pub(crate) enum Phase {
+    /// Not registered yet; what to tell callers.
+    Starting(Problem),
+    /// At work.
+    Ready(Arc<Core>),
+}
+
+/// The sockets that it serves.
+#[derive(Debug)]
+pub struct Sockets {
+    /// For apiserver and routerd.
+    pub grpc: UnixListener,
+    /// For the node's own command line.
+    pub admin: UnixListener,
+}
+
+/// Runs the daemon until `shutdown`, or until it cannot go on.
+///
+/// # Errors
+/// [`Fatal`]; its exit code says whether starting again makes sense.
+pub async fn run(
+    settings: RegistrydSettings,
+    bucket: Arc<dyn Bucket>,
+    clock: Arc<dyn Clock>,
+    sockets: Sockets,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), Fatal> {
+    let stop = CancellationToken::new();
+    let (reporter, health) = health_reporter();
+    // The library starts with "serving" for the server as a whole.
+    reporter.set_service_status("", ServingStatus::NotServing).await;
+    let starting = Problem::new(ProblemCode::Draining, "this node is starting; try again in a moment");
+    let (phases, phase) = watch::channel(Phase::Starting(starting));
+    let mut tasks: JoinSet<Result<(), Fatal>> = JoinSet::new();
+    let registry_service = RegistryService::new(phase.clone(), stop.clone()).into_server();
+    let grpc = server().add_service(health.clone()).add_service(registry_service);
+    let admin = server().add_service(health).add_service(AdminService::new(phase).into_server());
+    for (listener, router) in [(sockets.grpc, grpc), (sockets.admin, admin)] {
+        let stop = stop.clone();
+        tasks.spawn(async move {
+            let stopped = stop.cancelled_owned();
+            serve(listener, Peers::same_user(), router, stopped).await.map_err(Fatal::Socket)
+        });
+    }
+    let mut work = JoinSet::new();
+    let worker = stop.clone();
+    work.spawn(async move { start_and_work(settings, bucket, clock, phases, &reporter, worker).await });
+    let end = tokio::select! {
+        biased;
+        () = shutdown => Ok(()),
+        Some(ended) = work.join_next() => Err(ended.unwrap_or(Fatal::Ended("the daemon's work"))),
+        Some(ended) = tasks.join_next() => Err(match ended {
+            Ok(Err(fatal)) => fatal,
+            Ok(Ok(())) | Err(_) => Fatal::Ended("a local server"),
+        }),
+    };
+    stop.cancel();
+    // Open calls finish (bounded by the transport); the work goes on under them until then, and drops what is left.
+    while tasks.join_next().await.is_some() {}
+    work.shutdown().await;
+    end
+}
+
+/// Registers, however long the bucket takes to answer, then works until a part ends.
+async fn start_and_work(
+    settings: RegistrydSettings,
+    bucket: Arc<dyn Bucket>,
+    clock: Arc<dyn Clock>,
+    phases: watch::Sender<Phase>,
+    reporter: &HealthReporter,
+    stop: CancellationToken,
+) -> Fatal {
+    let started = clock.wall();
+    let registry = Registry::new(bucket, clock, settings.node.id.to_string());
+    let registered = match persist(&registry, &settings, started, &phases).await {
+        Ok(registered) => registered,
+        Err(fatal) => return fatal,
+    };
+    let (wake, asked) = Wake::new();
+    let (deploys, projects) = Deploys::new();
+    let core = Arc::new(Core {
+        supervisor: Supervisor::new(&settings.supervisor_socket),
+        wake,
+        worlds: watch::Sender::new(Arc::new(World::unseen())),
+        snapshots: watch::Sender::new(None),
+        lease: watch::Sender::new(LeaseView::default()),
+        unplaced: watch::Sender::new(None),
+        deploys,
+        run: format!("{:016x}", rand::random::<u64>()),
+        started,
+        registry,
+        settings,
+    });
+    let mut parts: JoinSet<Fatal> = JoinSet::new();
+    let (reports, statuses) = watch::channel(None);
+    let (desired, wanted) = watch::channel(None);
+    let supervisor = core.supervisor.clone();
+    parts.spawn(async move {
+        supervisor.watch(reports).await;
+        Fatal::Ended("the watch on the processes")
+    });
+    let Registered { own, in_force } = registered;
+    parts.spawn(Pass::new(Arc::clone(&core), own, in_force, asked, statuses, desired).run());
+    parts.spawn(node::pass::apply(Arc::clone(&core), wanted));
+    parts.spawn(coordinator::driver::elect(Arc::clone(&core)));
+    parts.spawn(coordinator::places::place(Arc::clone(&core)));
+    parts.spawn(coordinator::reaper::reap(Arc::clone(&core)));
+    parts.spawn(deploy::driver::work(Arc::clone(&core), projects));
+    parts.spawn(deploy::driver::forget(Arc::clone(&core)));
+    phases.send_replace(Phase::Ready(Arc::clone(&core)));
+    reporter.set_service_status("", ServingStatus::Serving).await;
+    tracing::info!(node = %core.settings.node.id, "registered");
+    let end = tokio::select! {
+        biased;
+        ended = parts.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("a part of the daemon")),
+        () = stop.cancelled() => Fatal::Ended("the daemon, as asked,"),
+    };
+    reporter.set_service_status("", ServingStatus::NotServing).await;
+    if let Err(problem) = core.registry.flush_hints(FLUSH).await {
+        tracing::warn!(?problem, "a change hint did not go out");
+    }
+    end
+}
+
+/// Tries to register until it is done or refused. One line in the log for each change of what keeps it.
+async fn persist(
+    registry: &Registry,
+    settings: &RegistrydSettings,
+    started: Timestamp,
+    phases: &watch::Sender<Phase>,
+) -> Result<Registered, Fatal> {
+    let mut pause = PAUSE.0;
+    let mut last = String::new();
+    loop {
+        match register(registry, settings, started).await {
+            Ok(registered) => return Ok(registered),
+            Err(NotRegistered::Refused(problem)) => return Err(Fatal::Refused(problem)),
+            Err(NotRegistered::Disk(error)) => return Err(Fatal::disk(&settings.dir, &error)),
+            Err(NotRegistered::Away(problem)) => {
+                if problem.detail != last {
+                    tracing::warn!(?problem, "cannot register yet, trying again");
+                    last.clone_from(&problem.detail);
+                }
+                phases.send_replace(Phase::Starting(problem));
+            }
+        }
+        registry.clock().sleep(pause.mul_f64(0.5 + f64::from(rand::random::<u16>()) / 131_072.0)).await;
+        pause = (pause * 2).min(PAUSE.1);
+    }
+}

@@ -1,0 +1,203 @@
+//! What happens to a deploy before anything is published: the checks ahead of its body, its record, its early end.
+
+use scafo_core::deploy::Metadata;
+use scafo_core::hex::is_lower_hex;
+use scafo_core::record::{ApplicationRecord, Artifact, DeployRecord, DeployState, Rest, Source, V1};
+use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode};
+
+use super::{judge, versions};
+use crate::daemon::Core;
+use crate::node::wake::Look;
+use crate::registry::Intent;
+
+/// Longest detail of a failure that a caller may put on a record, in bytes.
+const DETAIL_BYTES: usize = 4096;
+/// Longest name of who deploys, in bytes: an operator id or a workload's subject.
+const BY_BYTES: usize = 1024;
+
+/// Freeze, then application, then versions, in this order; the application is created when it is new. True when it was.
+/// Safe to repeat.
+///
+/// # Errors
+/// `deploys-frozen`, `application-blocked`, `reference-held` while it is being deleted, `version-skew`, store errors.
+pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Metadata) -> Result<bool, Problem> {
+    if let Some(freeze) = core.registry.frozen().await? {
+        let freeze = freeze.record;
+        let why = freeze.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        return Err(Problem::new(
+            ProblemCode::DeploysFrozen,
+            format!(
+                "deploys are frozen since {} by {}{why}; `scafo fleet unfreeze` lifts it",
+                freeze.frozen_at, freeze.by
+            ),
+        ));
+    }
+    let application = core.registry.create_application(name).await?;
+    let created = application.written;
+    check(&application.stored.record)?;
+    let moved = intend(core, application.stored.record, metadata).await?;
+    if created || moved {
+        core.wake.look(Look::Applications);
+    }
+    if let Some(ours) = core.settings.node.celld_version.as_deref() {
+        let world = core.worlds.borrow().clone();
+        let living = world.nodes.values().filter(|node| node.live).map(|node| &*node.record);
+        versions::check(name, &core.settings.node.id, ours, living)?;
+    }
+    Ok(created)
+}
+
+fn check(application: &ApplicationRecord) -> Result<(), Problem> {
+    let name = &application.name;
+    if application.deleting == Some(true) {
+        return Err(Problem::new(
+            ProblemCode::ReferenceHeld,
+            format!("`{name}` is being deleted; deploy again once that is done"),
+        ));
+    }
+    if application.blocked {
+        return Err(Problem::new(
+            ProblemCode::ApplicationBlocked,
+            format!("an admin has blocked `{name}`; it takes no deploys until it is unblocked"),
+        ));
+    }
+    Ok(())
+}
+
+/// Takes over what the deploy asks for. What it does not mention stays.
+async fn intend(core: &Core, application: ApplicationRecord, metadata: &Metadata) -> Result<bool, Problem> {
+    let replicas = metadata.replicas.or(application.replicas);
+    let selector = metadata.node_selector.clone().or_else(|| application.node_selector.clone());
+    if replicas == application.replicas && selector == application.node_selector {
+        return Ok(false);
+    }
+    let mutate = |application: &mut ApplicationRecord| {
+        check(application)?;
+        if metadata.replicas.is_some() {
+            application.replicas = metadata.replicas;
+        }
+        if metadata.node_selector.is_some() {
+            application.node_selector.clone_from(&metadata.node_selector);
+        }
+        Ok(())
+    };
+    core.registry.update_application(&Intent::new(), &application.name, mutate).await.map(|changed| changed.written)
+}
+
+/// A deploy to take on.
+#[derive(Debug)]
+pub(crate) struct Accept {
+    pub(crate) id: DeployId,
+    pub(crate) by: String,
+    pub(crate) source: Option<Source>,
+    pub(crate) oidc: Option<serde_json::Value>,
+    pub(crate) sha256: String,
+    pub(crate) bytes: u64,
+}
+
+/// Files the record of a deploy whose artifact is staged. The same id again answers what stands.
+///
+/// # Errors
+/// `invalid-input` for a digest that is none; `immutable` when the id was taken for another artifact; store errors.
+pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, Problem> {
+    let Accept { id, by, source, oidc, sha256, bytes } = accept;
+    if !is_lower_hex(&sha256, 64) || by.is_empty() || by.len() > BY_BYTES {
+        return Err(Problem::new(
+            ProblemCode::InvalidInput,
+            "a deploy needs who it is by and the digest of its artifact",
+        ));
+    }
+    let now = core.registry.clock().wall();
+    let record = DeployRecord {
+        v: V1,
+        application: id.application(),
+        id,
+        state: DeployState::Accepted,
+        node: core.settings.node.id.clone(),
+        by,
+        accepted_at: now,
+        moved_at: now,
+        finished_at: None,
+        deployment: None,
+        code: None,
+        detail: None,
+        source,
+        oidc,
+        artifact: Some(Artifact { sha256, bytes }),
+        celld_version: core.settings.node.celld_version.clone(),
+        rest: Rest::new(),
+    };
+    let there = core.registry.create_deploy(&record).await?.stored.record;
+    if there.node != record.node || there.artifact != record.artifact {
+        return Err(Problem::new(ProblemCode::Immutable, "this deploy id was taken for another artifact"));
+    }
+    Ok(there)
+}
+
+/// Ends a deploy that cannot be published. One that has ended already stays as it is.
+///
+/// # Errors
+/// `not-found`; store errors.
+pub(crate) async fn fail(core: &Core, id: &DeployId, problem: Problem) -> Result<DeployRecord, Problem> {
+    finish(core, id, Err(problem)).await
+}
+
+/// Writes the end of a deploy: `Ok` with a note for one that is served. Answers the record that stands.
+pub(crate) async fn finish(
+    core: &Core,
+    id: &DeployId,
+    end: Result<Option<String>, Problem>,
+) -> Result<DeployRecord, Problem> {
+    let now = core.registry.clock().wall();
+    let mutate = |record: &mut DeployRecord| {
+        record.moved_at = now;
+        record.finished_at = Some(now);
+        match &end {
+            Ok(note) => {
+                record.state = DeployState::Deployed;
+                record.detail.clone_from(note);
+            }
+            Err(problem) => {
+                record.state = DeployState::Failed;
+                record.code = Some(problem.code);
+                record.detail = Some(bounded(&problem.detail));
+            }
+        }
+        Ok(())
+    };
+    match core.registry.update_deploy(&Intent::new(), id, mutate).await {
+        Ok(changed) => Ok(changed.stored.record),
+        Err(problem) if problem.code == ProblemCode::CasConflict => {
+            let there = core.registry.deploy(id).await?.record;
+            if there.state.is_terminal() { Ok(there) } else { Err(problem) }
+        }
+        Err(problem) => Err(problem),
+    }
+}
+
+fn bounded(text: &str) -> String {
+    let mut end = text.len().min(DETAIL_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// A deploy as a poll sees it: with the judgement of the moment, which is not stored here.
+///
+/// # Errors
+/// `not-found`; store errors.
+pub(crate) async fn look_up(core: &Core, id: &DeployId) -> Result<DeployRecord, Problem> {
+    let mut record = core.registry.deploy(id).await?.record;
+    let now = core.registry.clock().wall();
+    let window = core.settings.liveness.get();
+    if judge::is_silent(&record, now, window) {
+        let answers = record.node == core.settings.node.id || core.worlds.borrow().lives(&record.node);
+        if let Some(problem) = judge::abandoned(&record, answers, now, window) {
+            record.state = DeployState::Failed;
+            record.code = Some(problem.code);
+            record.detail = Some(problem.detail);
+        }
+    }
+    Ok(record)
+}

@@ -1,0 +1,342 @@
+//! One deploy's way from its unpacked project to being served, and what is done again after a restart.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use scafo_core::record::{DeployRecord, DeployState, DeploymentRecord, Rest, V1};
+use scafo_core::{DeployId, DeploymentVersion, Problem, ProblemCode};
+use scafo_proto::supervisor::JobExited;
+use tokio::sync::Semaphore;
+
+use super::verdict::{Scene, Verdict, Waiting, look};
+use super::{intake, output};
+use crate::daemon::Core;
+use crate::node::wake::{Look, seen};
+use crate::node::world::World;
+use crate::registry::{Intent, Mono};
+
+/// How often a job is run when it lost a race or does not know how it ended. Deploys of one application are serialised on a
+/// node, so that more than one rival is rare.
+const RUNS: u32 = 3;
+/// Between two tries of a step that met a part of the node, or a bucket, that is away.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How often other nodes' records are looked at while they are waited for, beside what the hint brings.
+const REMOTE: Duration = Duration::from_secs(1);
+
+/// A project to publish.
+#[derive(Debug, Clone)]
+pub(crate) struct Project {
+    pub(crate) id: DeployId,
+    /// The configuration file in the unpacked tree.
+    pub(crate) config_path: String,
+}
+
+/// Takes a deploy to its end and writes that end down, however long the bucket takes to accept it.
+pub(crate) async fn carry_out(core: &Core, jobs: &Semaphore, project: &Project) {
+    let id = &project.id;
+    let end = publish(core, jobs, project).await;
+    match &end {
+        Ok(note) => tracing::info!(deploy = %id, note = note.as_deref().unwrap_or(""), "deployed"),
+        Err(problem) => tracing::warn!(deploy = %id, ?problem, "deploy failed"),
+    }
+    while let Err(problem) = intake::finish(core, id, end.clone()).await {
+        if problem.code == ProblemCode::NotFound {
+            return;
+        }
+        tracing::warn!(deploy = %id, ?problem, "the end of a deploy is not recorded, trying again");
+        core.registry.clock().sleep(AGAIN * 4).await;
+    }
+}
+
+async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Option<String>, Problem> {
+    let deadline = core.mono().after(core.settings.deploy_task_timeout.get());
+    let step = Step { core, deadline, id: &project.id };
+    let record = step.until("taking it on", || step.begin().boxed()).await?;
+    if record.state.is_terminal() {
+        return outcome_of(record);
+    }
+    let version = match record.deployment.clone() {
+        // An earlier run of this daemon published it already.
+        Some(version) => version,
+        None => {
+            let version = step.run(jobs, project).await?;
+            step.until("recording the version", || step.note(&version).boxed()).await?;
+            version
+        }
+    };
+    step.until("recording the deployment", || step.file(&record, &version).boxed()).await?;
+    step.until("publishing", || step.name(&version).boxed()).await?;
+    step.served(version).await
+}
+
+fn outcome_of(record: DeployRecord) -> Result<Option<String>, Problem> {
+    if record.state == DeployState::Deployed {
+        return Ok(record.detail);
+    }
+    let code = record.code.unwrap_or(ProblemCode::Internal);
+    Err(Problem::new(code, record.detail.unwrap_or_default()))
+}
+
+struct Step<'a> {
+    core: &'a Core,
+    deadline: Mono,
+    id: &'a DeployId,
+}
+
+impl Step<'_> {
+    /// Tries a step while what it needs is only away, until the deploy's time is over.
+    async fn until<'s, T>(
+        &'s self,
+        what: &str,
+        mut step: impl FnMut() -> BoxFuture<'s, Result<T, Problem>> + Send,
+    ) -> Result<T, Problem> {
+        loop {
+            match step().await {
+                Err(problem) if is_away(&problem) => {
+                    tracing::warn!(deploy = %self.id, ?problem, "{what} did not go through, trying again");
+                    if self.core.mono().after(AGAIN) >= self.deadline {
+                        return Err(Problem::new(
+                            ProblemCode::DeployTimeout,
+                            format!("{what} did not succeed in time: {}", problem.detail),
+                        ));
+                    }
+                    self.core.registry.clock().sleep(AGAIN).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.since(self.core.mono())
+    }
+
+    async fn begin(&self) -> Result<DeployRecord, Problem> {
+        let there = self.core.registry.deploy(self.id).await?.record;
+        if there.state != DeployState::Accepted {
+            return Ok(there);
+        }
+        let now = self.core.registry.clock().wall();
+        let mutate = |record: &mut DeployRecord| {
+            record.state = DeployState::Uploading;
+            record.moved_at = now;
+            Ok(())
+        };
+        Ok(self.core.registry.update_deploy(&Intent::new(), self.id, mutate).await?.stored.record)
+    }
+
+    /// The job, in its turn.
+    async fn run(&self, jobs: &Semaphore, project: &Project) -> Result<DeploymentVersion, Problem> {
+        let turn = tokio::time::timeout(self.left(), jobs.acquire()).await;
+        let Ok(Ok(_turn)) = turn else { return Err(overdue("waiting for its turn to publish")) };
+        let mut runs = 1;
+        loop {
+            let exited = self.until("running `celld deploy`", || self.job(project).boxed()).await?;
+            match judge_job(&exited, &self.roots(project)) {
+                Job::Published(version) => return Ok(version),
+                Job::Again(_) if runs < RUNS => {
+                    tracing::info!(deploy = %self.id, runs, "`celld deploy` is to be run again");
+                    runs += 1;
+                }
+                Job::Again(problem) | Job::Failed(problem) => return Err(problem),
+            }
+        }
+    }
+
+    async fn job(&self, project: &Project) -> Result<JobExited, Problem> {
+        let left = self.left();
+        if left.is_zero() {
+            return Err(overdue("publishing"));
+        }
+        self.core.supervisor.run_deploy(self.id, &project.config_path, left).await
+    }
+
+    /// Directories whose names are nobody's business.
+    fn roots<'p>(&'p self, project: &'p Project) -> Vec<&'p Path> {
+        let tree = Path::new(&project.config_path).parent();
+        let state = self.core.settings.dir.parent();
+        tree.into_iter().chain(state).collect()
+    }
+
+    /// From here on a restart does not run the job again.
+    async fn note(&self, version: &DeploymentVersion) -> Result<(), Problem> {
+        let now = self.core.registry.clock().wall();
+        let mutate = |record: &mut DeployRecord| {
+            record.deployment = Some(version.clone());
+            record.moved_at = now;
+            Ok(())
+        };
+        self.core.registry.update_deploy(&Intent::new(), self.id, mutate).await.map(drop)
+    }
+
+    /// Files the deployment, unless this version has a record already: versions are content ids and come again.
+    async fn file(&self, record: &DeployRecord, version: &DeploymentVersion) -> Result<(), Problem> {
+        let name = &record.application;
+        if self.core.registry.deployment(name, version).await?.is_some() {
+            return Ok(());
+        }
+        let Some(artifact) = record.artifact.clone() else {
+            return Err(Problem::new(ProblemCode::Internal, "the record of this deploy names no artifact"));
+        };
+        let deployment = DeploymentRecord {
+            v: V1,
+            application: name.clone(),
+            version: version.clone(),
+            deploy: record.id.clone(),
+            node: record.node.clone(),
+            by: record.by.clone(),
+            celld_version: record.celld_version.clone().unwrap_or_default(),
+            source: record.source.clone(),
+            oidc: record.oidc.clone(),
+            artifact,
+            created_at: self.core.registry.clock().wall(),
+            rest: Rest::new(),
+        };
+        match self.core.registry.record_deployment(&deployment).await {
+            // Another deploy of the same version was faster.
+            Err(problem) if problem.code == ProblemCode::Immutable => Ok(()),
+            outcome => outcome.map(drop),
+        }
+    }
+
+    /// Makes it what the application serves: this is what every node acts on.
+    async fn name(&self, version: &DeploymentVersion) -> Result<(), Problem> {
+        let intent = Intent::new().operation(self.id.as_str());
+        self.core.registry.publish(&intent, &self.id.application(), version, self.id).await.map(drop)
+    }
+
+    /// The fleet as it is now or a little later.
+    async fn fleet(&self) -> Result<Arc<World>, Problem> {
+        self.core.wake.look(Look::Applications);
+        let ticket = self.core.wake.look(Look::Placements);
+        seen(&mut self.core.worlds.subscribe(), ticket).await
+    }
+
+    /// Waits until every placed node serves it.
+    async fn served(&self, version: DeploymentVersion) -> Result<Option<String>, Problem> {
+        let core = self.core;
+        let name = self.id.application();
+        let mut worlds = core.worlds.subscribe();
+        let mut world = self.until("seeing the publication", || self.fleet().boxed()).await?;
+        let since = core.mono();
+        let mut waiting = Waiting { version, since, deadline: self.deadline, asked: BTreeMap::new() };
+        let mut next_look = since.after(REMOTE);
+        loop {
+            let scene = Scene {
+                me: &core.settings.node.id,
+                application: world.shown.applications.get(&name).map(|application| &**application),
+                placement: world.shown.placements.get(&name).map(|placement| &**placement),
+                nodes: &world.nodes,
+                ttl: core.settings.lease_ttl.get(),
+            };
+            let now = core.mono();
+            let until = match look(&mut waiting, &scene, now) {
+                Verdict::Served { note } => return Ok(note),
+                Verdict::Failed(problem) => return Err(problem),
+                Verdict::Wait { at, remote: true } => at.min(next_look),
+                Verdict::Wait { at, remote: false } => at,
+            };
+            tokio::select! {
+                biased;
+                changed = worlds.changed() => {
+                    if changed.is_err() {
+                        return Err(Problem::new(ProblemCode::Draining, "this node is stopping"));
+                    }
+                }
+                () = core.registry.clock().sleep_until(until) => {
+                    core.wake.look(Look::Nodes);
+                    next_look = core.mono().after(REMOTE);
+                }
+            }
+            world = worlds.borrow_and_update().clone();
+        }
+    }
+}
+
+/// Whether trying again may help: something is away, not wrong.
+const fn is_away(problem: &Problem) -> bool {
+    matches!(problem.code, ProblemCode::StoreUnavailable | ProblemCode::Draining)
+}
+
+fn overdue(what: &str) -> Problem {
+    Problem::new(ProblemCode::DeployTimeout, format!("the deploy ran out of time while {what}"))
+}
+
+/// What to make of a job's end.
+#[derive(Debug)]
+enum Job {
+    Published(DeploymentVersion),
+    /// It lost a race, or does not know whether its last write landed; running it again is safe.
+    Again(Problem),
+    Failed(Problem),
+}
+
+fn judge_job(exited: &JobExited, roots: &[&Path]) -> Job {
+    if exited.timed_out {
+        return Job::Failed(overdue("`celld deploy` ran"));
+    }
+    if exited.code == Some(0) {
+        return output::published(&exited.stdout).map_or_else(Job::Failed, Job::Published);
+    }
+    let words = output::complaint(&exited.stderr, roots);
+    let how = match exited.code {
+        Some(code) => format!("`celld deploy` ended with code {code}"),
+        None => "`celld deploy` was ended by a signal".to_owned(),
+    };
+    let detail = if words.is_empty() { format!("{how} and said nothing") } else { format!("{how}:\n{words}") };
+    let problem = Problem::new(ProblemCode::PublishFailed, detail);
+    let raced = words.contains("lost a race") || words.contains("may have committed");
+    if raced { Job::Again(problem) } else { Job::Failed(problem) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exited(code: Option<i32>, stdout: &str, stderr: &str) -> JobExited {
+        JobExited {
+            code,
+            timed_out: false,
+            stdout: stdout.as_bytes().to_vec().into(),
+            stderr: stderr.as_bytes().to_vec().into(),
+            celld_version: "celld 0.6.0".into(),
+        }
+    }
+
+    #[test]
+    fn each_end_of_a_job_has_its_consequence() {
+        let row = "Current Version ID: 0123456789abcdef\n";
+        for (exited, expected) in [
+            (exited(Some(0), row, ""), "published"),
+            (exited(Some(0), "", ""), "failed"),
+            (exited(Some(1), "", "error: lost a race, run it again"), "again"),
+            (exited(Some(1), "", "error: the write may have committed"), "again"),
+            (exited(Some(1), row, "✘ [ERROR] Unexpected"), "failed"),
+            (exited(None, "", ""), "failed"),
+            (JobExited { timed_out: true, ..exited(None, "", "") }, "failed"),
+        ] {
+            let job = judge_job(&exited, &[]);
+            let name = match &job {
+                Job::Published(_) => "published",
+                Job::Again(_) => "again",
+                Job::Failed(_) => "failed",
+            };
+            assert_eq!(name, expected, "{exited:?}");
+        }
+    }
+
+    #[test]
+    fn a_failed_job_speaks_with_the_bundlers_words_and_no_path_of_this_machine() {
+        let stderr = "/s/x/tree/src/index.js:1:1: ERROR: Expected \";\"";
+        let Job::Failed(problem) = judge_job(&exited(Some(1), "", stderr), &[Path::new("/s/x/tree")]) else {
+            panic!("not a failure")
+        };
+        assert_eq!(problem.code, ProblemCode::PublishFailed);
+        assert!(problem.detail.ends_with("src/index.js:1:1: ERROR: Expected \";\""), "{}", problem.detail);
+        assert!(!problem.detail.contains("/s/x"));
+    }
+}

@@ -1,0 +1,12 @@
+//! This node: what it runs, what it says, and what it knows of the others.
+
+pub(crate) mod adoption;
+pub(crate) mod desired;
+pub(crate) mod in_force;
+pub(crate) mod liveness;
+pub(crate) mod pass;
+pub(crate) mod publish;
+pub(crate) mod records;
+pub(crate) mod serving;
+pub(crate) mod wake;
+pub(crate) mod world;

@@ -1,0 +1,427 @@
+//! The reconcile loop: the one place that decides what this node runs and says.
+//!
+//! It takes no input but what is true: records as the last look showed them, processes as the supervisor reports them. Events
+//! only wake it. What may take long (a look at the bucket, a write of the node's record, a reload) runs in a task of the loop
+//! and comes back as an event, so a bucket that hangs does not keep a dead process in the routing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use scafo_core::record::{NodeRecord, Serving};
+use scafo_core::view::{ProcessStatus, ReconcileStatus};
+use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode, Timestamp};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+
+use super::adoption::{Adopting, Reloaded, Report};
+use super::desired::{Standing, Wanted, desired, next_end};
+use super::in_force::InForce;
+use super::publish::Publisher;
+use super::records::{HintDue, Order, Records};
+use super::serving::fold;
+use super::wake::Asked;
+use super::world::Shown;
+use crate::daemon::{Core, Fatal};
+use crate::files;
+use crate::registry::{Changed, Intent, Mono};
+
+/// After a look or a write that failed: soon, but no faster than a store that limits a key to one write a second.
+const RETRY: Duration = Duration::from_secs(1);
+/// How long one write of the node's record is tried before its content is decided anew.
+const WRITE: Duration = Duration::from_secs(10);
+
+/// The applications that shall run here; nothing before the first look.
+pub(crate) type Desired = Option<Arc<BTreeSet<ApplicationName>>>;
+
+struct Looked {
+    records: Records,
+    outcome: Result<(), Problem>,
+    asked: Asked,
+    began: (Mono, Timestamp),
+}
+
+struct Wrote {
+    outcome: Result<Changed<NodeRecord>, Problem>,
+    serving: Vec<Serving>,
+    began: Mono,
+}
+
+/// The loop.
+pub(crate) struct Pass {
+    core: Arc<Core>,
+    asked: watch::Receiver<Asked>,
+    statuses: watch::Receiver<Option<Vec<ProcessStatus>>>,
+    desired: watch::Sender<Desired>,
+    /// Away while a look is under way.
+    records: Option<Records>,
+    looks: JoinSet<Looked>,
+    next_hint: Mono,
+    retry: Option<Mono>,
+    in_force: InForce,
+    wanted: Option<BTreeMap<ApplicationName, Wanted>>,
+    adopting: BTreeMap<ApplicationName, Adopting>,
+    reloads: JoinSet<(ApplicationName, DeployId, Reloaded)>,
+    /// This node's record as it was last known in the bucket.
+    own: NodeRecord,
+    /// What the record said about each process when this daemon started.
+    before: BTreeMap<ApplicationName, Serving>,
+    writes: JoinSet<Wrote>,
+    next_heartbeat: Mono,
+    next_write: Mono,
+    serving: Vec<Serving>,
+    passes: u64,
+    failing: bool,
+    publisher: Publisher,
+}
+
+impl Pass {
+    /// The loop of a node that has registered as `own`.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        own: NodeRecord,
+        in_force: InForce,
+        asked: watch::Receiver<Asked>,
+        statuses: watch::Receiver<Option<Vec<ProcessStatus>>>,
+        desired: watch::Sender<Desired>,
+    ) -> Self {
+        let now = core.mono();
+        let settings = &core.settings;
+        let records = Records::new(settings.liveness.get(), settings.heartbeat.get());
+        let before = own.serving.iter().map(|serving| (serving.application.clone(), serving.clone())).collect();
+        Self {
+            asked,
+            statuses,
+            desired,
+            records: Some(records),
+            looks: JoinSet::new(),
+            next_hint: now,
+            retry: None,
+            in_force,
+            wanted: None,
+            adopting: BTreeMap::new(),
+            reloads: JoinSet::new(),
+            serving: own.serving.clone(),
+            own,
+            before,
+            writes: JoinSet::new(),
+            next_heartbeat: now.after(settings.heartbeat.get()),
+            next_write: now,
+            passes: 0,
+            failing: false,
+            publisher: Publisher::default(),
+            core,
+        }
+    }
+
+    /// Runs until this node must stop.
+    ///
+    /// # Errors
+    /// Always: when the node's record was removed, when its disk fails, or when a task of the loop broke.
+    pub(crate) async fn run(mut self) -> Fatal {
+        loop {
+            if let Err(fatal) = self.turn().await {
+                return fatal;
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Result<(), Fatal> {
+        self.start_look();
+        self.start_write();
+        let due = self.due();
+        let clock = Arc::clone(self.core.registry.clock());
+        tokio::select! {
+            biased;
+            Some(looked) = self.looks.join_next() => self.looked(unbroken(looked)?).await?,
+            Some(wrote) = self.writes.join_next() => self.wrote(unbroken(wrote)?)?,
+            Some(reloaded) = self.reloads.join_next() => {
+                let (name, deploy, outcome) = unbroken(reloaded)?;
+                if let Some(machine) = self.adopting.get_mut(&name) {
+                    machine.reloaded(&deploy, outcome, self.core.mono());
+                }
+            }
+            changed = self.statuses.changed() => changed.map_err(|_| Fatal::ended("the watch on the processes"))?,
+            changed = self.asked.changed() => changed.map_err(|_| Fatal::ended("the handle that asks for passes"))?,
+            () = clock.sleep_until(due) => {}
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Starts a look when one is due and none is under way.
+    fn start_look(&mut self) {
+        let now = self.core.mono();
+        let Some(records) = &self.records else { return };
+        let asked = *self.asked.borrow_and_update();
+        let tick = self.next_hint <= now;
+        let due = tick || records.pending(asked) || records.due().is_none_or(|due| due <= now);
+        if !due || self.retry.is_some_and(|retry| retry > now) {
+            return;
+        }
+        let Some(mut records) = self.records.take() else { return };
+        if tick {
+            self.next_hint = now.after(self.core.settings.reconcile_interval.get());
+        }
+        let hint = if tick { HintDue::Yes } else { HintDue::No };
+        let order = Order { asked, now, hint, jitter: f64::from(rand::random::<u16>()) / f64::from(u16::MAX) };
+        let core = Arc::clone(&self.core);
+        let began = (now, core.registry.clock().wall());
+        self.looks.spawn(async move {
+            let outcome = records.look(&core.registry, order).await;
+            Looked { records, outcome, asked, began }
+        });
+    }
+
+    async fn looked(&mut self, looked: Looked) -> Result<(), Fatal> {
+        let Looked { records, outcome, asked, began } = looked;
+        let now = self.core.mono();
+        self.passes += 1;
+        let error = outcome.err();
+        self.note_failure(error.as_ref());
+        self.retry = error.is_some().then(|| now.after(RETRY.min(self.core.settings.reconcile_interval.get())));
+        if error.is_some() {
+            // What was due is due again.
+            self.next_hint = self.next_hint.min(now);
+        } else {
+            self.take_in(&records, now).await?;
+        }
+        let clock = self.core.registry.clock();
+        let status = ReconcileStatus {
+            pass: self.passes,
+            started_at: began.1,
+            finished_at: clock.wall(),
+            took_ms: u64::try_from(now.since(began.0).as_millis()).unwrap_or(u64::MAX),
+            ok: error.is_none(),
+            error: error.map(|problem| problem.detail),
+            store_requests: self.core.registry.requests(),
+        };
+        self.publisher.looked(&records, asked, status);
+        self.records = Some(records);
+        Ok(())
+    }
+
+    /// One line in the log when the bucket stops or starts answering, not one for each pass.
+    fn note_failure(&mut self, error: Option<&Problem>) {
+        match (error, self.failing) {
+            (Some(problem), false) => tracing::warn!(?problem, "a look at the bucket failed; the last snapshot stays"),
+            (None, true) => tracing::info!("the bucket answers again"),
+            _ => {}
+        }
+        self.failing = error.is_some();
+    }
+
+    async fn take_in(&mut self, records: &Records, now: Mono) -> Result<(), Fatal> {
+        let shown = records.shown();
+        if let Some(own) = shown.nodes.get(&self.own.id)
+            && self.writes.is_empty()
+        {
+            self.own.leaving = own.record.leaving;
+            self.own.draining = own.record.draining;
+        }
+        let lease = self.core.lease.borrow().seen;
+        let placements = shown.placements.values().map(|placement| &**placement);
+        let ttl = self.core.settings.lease_ttl.get();
+        if self.in_force.observe(placements, &shown.unreadable_placements, lease, now, ttl) {
+            // On disk before it counts: after a crash an old body must not look like a new one.
+            let path = self.core.state_path();
+            files::write(&path, self.in_force.kept()).await.map_err(|error| Fatal::disk(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Starts a write of the node's record when it says something new or the heartbeat is due.
+    fn start_write(&mut self) {
+        let now = self.core.mono();
+        let news = self.serving != self.own.serving;
+        if !self.writes.is_empty() || self.next_write > now || !(news || self.next_heartbeat <= now) {
+            return;
+        }
+        let core = Arc::clone(&self.core);
+        let serving = self.serving.clone();
+        let fence = self.in_force.kept().fence;
+        let id = self.own.id.clone();
+        self.writes.spawn(async move {
+            let heartbeat_at = core.registry.clock().wall();
+            let intent = Intent::new().within(WRITE);
+            let mutate = |node: &mut NodeRecord| {
+                node.serving.clone_from(&serving);
+                node.heartbeat_at = heartbeat_at;
+                node.fence = node.fence.max(fence);
+                Ok(())
+            };
+            let outcome = core.registry.update_node(&intent, &id, mutate).await;
+            Wrote { outcome, serving, began: now }
+        });
+    }
+
+    fn wrote(&mut self, wrote: Wrote) -> Result<(), Fatal> {
+        match wrote.outcome {
+            Ok(changed) => {
+                self.own = changed.stored.record;
+                self.own.serving = wrote.serving;
+                self.next_heartbeat = wrote.began.after(self.core.settings.heartbeat.get());
+                Ok(())
+            }
+            Err(problem) if problem.code == ProblemCode::NotFound => Err(Fatal::removed(&self.own.id)),
+            Err(problem) => {
+                tracing::warn!(?problem, "this node's record is not written, trying again");
+                self.next_write = self.core.mono().after(RETRY);
+                Ok(())
+            }
+        }
+    }
+
+    /// When something is due although nothing happened.
+    fn due(&self) -> Mono {
+        let mut due = self.next_heartbeat.max(self.next_write);
+        if self.serving != self.own.serving {
+            due = self.next_write;
+        }
+        if !self.writes.is_empty() {
+            // Its end wakes the loop.
+            due = self.core.mono().after(WRITE);
+        }
+        if let Some(records) = &self.records {
+            let asked = *self.asked.borrow();
+            let mut look = records.due().map_or(self.next_hint, |due| due.min(self.next_hint));
+            if records.pending(asked) {
+                look = self.core.mono();
+            }
+            due = due.min(self.retry.map_or(look, |retry| retry.max(look)));
+        }
+        let holds = self.wanted.as_ref().and_then(next_end);
+        let reloads = self.adopting.values().filter_map(Adopting::due).filter(|at| *at > self.core.mono()).min();
+        holds.into_iter().chain(reloads).fold(due, Mono::min)
+    }
+
+    /// Decides from what is known now, and tells everybody.
+    fn settle(&mut self) {
+        let shown = self.publisher.shown();
+        let statuses = self.statuses.borrow_and_update().clone();
+        if !self.publisher.is_seen() {
+            return;
+        }
+        let Some(statuses) = statuses else {
+            // Nothing is known of the processes yet: what the record says of them still holds.
+            let own = NodeRecord { serving: self.serving.clone(), ..self.own.clone() };
+            self.core.worlds.send_replace(Arc::new(self.publisher.world(own, &self.in_force, &[])));
+            return;
+        };
+        let now = self.core.mono();
+        let standings = self.standings(&shown);
+        // What runs when this daemon starts was placed once, and gets its hold if it is no more.
+        let was = self
+            .wanted
+            .take()
+            .unwrap_or_else(|| statuses.iter().map(|status| (status.application.clone(), Wanted::Placed)).collect());
+        let wanted = desired(&standings, &was, now, self.core.settings.ingress_hold.get());
+        let reports = self.adopt(&shown, &wanted, &statuses, now);
+        self.serving = fold(&statuses, &wanted, &reports);
+        let names: BTreeSet<ApplicationName> = wanted.keys().cloned().collect();
+        self.desired.send_if_modified(|desired| {
+            let same = desired.as_deref() == Some(&names);
+            if !same {
+                *desired = Some(Arc::new(names));
+            }
+            !same
+        });
+        self.wanted = Some(wanted);
+        let own = NodeRecord { serving: self.serving.clone(), ..self.own.clone() };
+        let world = Arc::new(self.publisher.world(own, &self.in_force, &statuses));
+        self.publisher.snapshot(&self.core, &world);
+        self.core.worlds.send_replace(world);
+    }
+
+    fn standings(&self, shown: &Shown) -> BTreeMap<ApplicationName, Standing> {
+        let mut standings: BTreeMap<ApplicationName, Standing> = shown
+            .applications
+            .iter()
+            .map(|(name, application)| {
+                let placement = self.in_force.get(name);
+                let here = placement.is_some_and(|placement| placement.nodes.contains(&self.own.id));
+                let standing = if application.may_serve() { Standing::Serves { here } } else { Standing::Stopped };
+                (name.clone(), standing)
+            })
+            .collect();
+        for name in shown.unreadable.iter() {
+            // A placement that cannot be read leaves the one in force; an application's record leaves what runs.
+            if !shown.applications.contains_key(name) {
+                standings.insert(name.clone(), Standing::Unreadable);
+            }
+        }
+        standings
+    }
+
+    /// Moves every adoption on and starts the reloads that are due.
+    fn adopt(
+        &mut self,
+        shown: &Shown,
+        wanted: &BTreeMap<ApplicationName, Wanted>,
+        statuses: &[ProcessStatus],
+        now: Mono,
+    ) -> BTreeMap<ApplicationName, Report> {
+        let mut machines = std::mem::take(&mut self.adopting);
+        let mut reports = BTreeMap::new();
+        for status in statuses {
+            let name = &status.application;
+            let placed = wanted.get(name) == Some(&Wanted::Placed);
+            let published = shown.applications.get(name).and_then(|application| application.deployment.as_ref());
+            let Some(published) = published.filter(|_| placed) else { continue };
+            let machine = machines.remove(name).or_else(|| {
+                let before = self.before.remove(name)?;
+                let adoption = before.adoption.filter(|_| before.deploy.as_ref() == Some(&published.deploy))?;
+                Some(Adopting::resumed(published, status, adoption, before.error))
+            });
+            let (machine, reload) = Adopting::look(machine, published, status, now);
+            if reload {
+                let supervisor = self.core.supervisor.clone();
+                let (name, deploy) = (name.clone(), published.deploy.clone());
+                self.reloads.spawn(async move {
+                    let outcome = supervisor.reload(&name).await;
+                    (name, deploy, outcome)
+                });
+            }
+            reports.insert(name.clone(), machine.report());
+            self.adopting.insert(name.clone(), machine);
+        }
+        reports
+    }
+}
+
+/// What a task of the loop brought; a task that panicked ends the daemon, which starts anew with a clear state.
+fn unbroken<T>(ended: Result<T, JoinError>) -> Result<T, Fatal> {
+    ended.map_err(|_| Fatal::ended("a task of the reconcile loop"))
+}
+
+/// Tells the supervisor what shall run: on each change, and again every `interval`, because a supervisor that started anew
+/// knows nothing.
+pub(crate) async fn apply(core: Arc<Core>, mut desired: watch::Receiver<Desired>) -> Fatal {
+    let interval = core.settings.reconcile_interval.get();
+    let mut pass = 0;
+    let mut failing = false;
+    loop {
+        let set = desired.borrow_and_update().clone();
+        let mut wait = interval;
+        if let Some(set) = set {
+            pass += 1;
+            let outcome = core.supervisor.apply(&core.run, pass, set.iter()).await;
+            if let Err(problem) = &outcome {
+                wait = RETRY.min(interval);
+                if !failing {
+                    tracing::warn!(?problem, "the supervisor does not take the processes to run, trying again");
+                }
+            }
+            failing = outcome.is_err();
+        }
+        tokio::select! {
+            biased;
+            changed = desired.changed() => {
+                if changed.is_err() {
+                    return Fatal::ended("the reconcile loop");
+                }
+            }
+            () = core.registry.clock().sleep(wait) => {}
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The records that every node keeps in memory, and one look at the bucket.
+//!
+//! A look reads the change hint and goes on only where that moved or somebody asked. It owns the caches while it runs, so
+//! that a slow bucket holds up nothing else on this node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use scafo_core::key::{name_of, prefix};
+use scafo_core::record::{ApplicationRecord, NodeRecord, PlacementRecord};
+use scafo_core::view::RecordFault;
+use scafo_core::{ApplicationName, NodeId, Problem};
+use scafo_store::ETag;
+
+use super::liveness::{Liveness, Sighting};
+use super::wake::Asked;
+use super::world::{NodeView, Shown};
+use crate::registry::{Cache, Mono, Read, Registry, Stored};
+
+/// Everything is listed this often even if nobody says that anything moved: the hint is never authority.
+const FULL: Duration = Duration::from_mins(15);
+
+/// The caches.
+pub(crate) struct Records {
+    applications: Cache<ApplicationRecord>,
+    placements: Cache<PlacementRecord>,
+    nodes: Cache<NodeRecord>,
+    liveness: Liveness,
+    hint: Option<ETag>,
+    /// What had been asked for when the last look began that went through.
+    answered: Asked,
+    /// When everything is listed next; none before the first time.
+    full: Option<Mono>,
+    /// When the nodes are listed next to see who lives.
+    pulse: Option<Mono>,
+    /// How often that happens.
+    pulse_every: Duration,
+    shown: Shown,
+}
+
+/// What a look is to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Order {
+    pub(crate) asked: Asked,
+    pub(crate) now: Mono,
+    /// Whether the hint is due, or only what was asked for.
+    pub(crate) hint: HintDue,
+    /// Between 0 and 1, spreads the full looks of a fleet.
+    pub(crate) jitter: f64,
+}
+
+/// Whether a look reads the hint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HintDue {
+    Yes,
+    No,
+}
+
+/// Which kinds a look lists.
+#[derive(Debug, Clone, Copy, Default)]
+struct Plan {
+    applications: bool,
+    placements: bool,
+    nodes: bool,
+}
+
+impl Plan {
+    const ALL: Self = Self { applications: true, placements: true, nodes: true };
+}
+
+impl Records {
+    /// Empty caches. Nodes that are silent for `window` are dead; they are looked at every `pulse_every`.
+    pub(crate) fn new(window: Duration, pulse_every: Duration) -> Self {
+        Self {
+            applications: Cache::default(),
+            placements: Cache::default(),
+            nodes: Cache::default(),
+            liveness: Liveness::new(window),
+            hint: None,
+            answered: Asked::default(),
+            full: None,
+            pulse: None,
+            pulse_every,
+            shown: Shown::default(),
+        }
+    }
+
+    /// What has been asked for and not answered yet.
+    pub(crate) fn pending(&self, asked: Asked) -> bool {
+        asked != self.answered
+    }
+
+    /// When the next look is due by itself, beside the hint.
+    pub(crate) fn due(&self) -> Option<Mono> {
+        self.pulse.into_iter().chain(self.full).min()
+    }
+
+    pub(crate) const fn answered(&self) -> Asked {
+        self.answered
+    }
+
+    /// What the last look that went through showed.
+    pub(crate) const fn shown(&self) -> &Shown {
+        &self.shown
+    }
+
+    /// One look. After a failure the same is due again.
+    ///
+    /// # Errors
+    /// Store errors; what could be read is kept.
+    pub(crate) async fn look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
+        let outcome = self.try_look(registry, order).await;
+        if outcome.is_err() {
+            self.liveness.failed();
+        }
+        outcome
+    }
+
+    async fn try_look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
+        let Order { asked, now, hint, jitter } = order;
+        let full = self.full.is_none_or(|due| due <= now);
+        let mut plan = Plan {
+            applications: asked.applications != self.answered.applications,
+            placements: asked.placements != self.answered.placements,
+            nodes: asked.nodes != self.answered.nodes,
+        };
+        // The hint is read before the listings: what moves after it shows in the next one.
+        let mut seen = None;
+        if hint == HintDue::Yes || full {
+            let tag = registry.hint().await?;
+            if full || tag != self.hint {
+                plan = Plan::ALL;
+            }
+            seen = Some(tag);
+        }
+        let pulse = self.pulse.is_none_or(|due| due <= now);
+        if plan.applications {
+            self.applications.refresh(registry.engine(), Read::Moved).await?;
+        }
+        if plan.placements {
+            self.placements.refresh(registry.engine(), Read::Moved).await?;
+        }
+        if plan.nodes || pulse {
+            // A node whose record moved while nobody hinted at anything has only shown that it lives.
+            let read = if plan.nodes { Read::Moved } else { Read::New };
+            self.nodes.refresh(registry.engine(), read).await?;
+            self.liveness.looked(self.sightings(), now);
+            self.pulse = Some(now.after(self.pulse_every));
+        }
+        if let Some(tag) = seen {
+            self.hint = tag;
+        }
+        if full {
+            self.full = Some(now.after(FULL.mul_f64(1.0 - jitter / 4.0)));
+        }
+        self.answered = asked;
+        self.show(plan, pulse);
+        Ok(())
+    }
+
+    fn sightings(&self) -> Vec<Sighting> {
+        let rows = self.nodes.listed().filter_map(|listed| {
+            let id: NodeId = name_of(&listed.key, prefix::NODES)?.parse().ok()?;
+            let age = listed.date.zip(listed.last_modified).map(|(date, modified)| date.since(modified));
+            Some(Sighting { id, etag: listed.etag.clone(), age })
+        });
+        rows.collect()
+    }
+
+    /// Makes the maps that others share; those of kinds that were not listed stay the same ones.
+    fn show(&mut self, plan: Plan, pulse: bool) {
+        if plan.applications {
+            self.shown.applications = Arc::new(by_name(&self.applications, |record| record.name.clone()));
+        }
+        if plan.placements {
+            self.shown.placements = Arc::new(by_name(&self.placements, |record| record.application.clone()));
+        }
+        if plan.nodes || pulse {
+            let nodes = self.nodes.iter().map(|stored| {
+                let record = &stored.record;
+                let view = NodeView { record: Arc::new(record.clone()), live: self.liveness.lives(&record.id) };
+                (record.id.clone(), view)
+            });
+            self.shown.nodes = Arc::new(nodes.collect());
+        }
+        if plan.applications || plan.placements || plan.nodes || pulse {
+            let placements: Vec<ApplicationName> = named(self.placements.bad(), prefix::PLACEMENT).collect();
+            let unreadable: BTreeSet<ApplicationName> =
+                named(self.applications.bad(), prefix::APPLICATIONS).chain(placements.iter().cloned()).collect();
+            self.shown.unreadable = Arc::new(unreadable);
+            self.shown.unreadable_placements = Arc::new(placements);
+            let bad = self.applications.bad().chain(self.placements.bad()).chain(self.nodes.bad());
+            let faults = bad.map(|(key, problem)| RecordFault { key: key.to_owned(), error: problem.detail });
+            self.shown.faults = Arc::new(faults.collect());
+        }
+    }
+}
+
+fn by_name<T: crate::registry::Kind>(
+    cache: &Cache<T>,
+    name: impl Fn(&T) -> ApplicationName,
+) -> BTreeMap<ApplicationName, Arc<T>> {
+    cache.iter().map(|stored: &Arc<Stored<T>>| (name(&stored.record), Arc::new(stored.record.clone()))).collect()
+}
+
+fn named<'a>(
+    bad: impl Iterator<Item = (&'a str, Problem)>,
+    prefix: &'static str,
+) -> impl Iterator<Item = ApplicationName> {
+    bad.filter_map(move |(key, _)| name_of(key, prefix)?.parse().ok())
+}
