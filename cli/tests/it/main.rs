@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod deploy;
+mod local;
 mod node;
 mod run;
 mod surface;
