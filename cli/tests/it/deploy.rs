@@ -4,6 +4,7 @@ use std::io::Read as _;
 use scafo_core::deploy::Metadata;
 use scafo_core::record::Replicas;
 use scafo_core::{Problem, ProblemCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::node::{Asked, Node, Say, deploy, state};
 use crate::run::Home;
@@ -153,4 +154,39 @@ async fn the_state_of_a_node_is_never_deployed() {
     let home = Home::new();
     let ran = home.run("deploy project --dry-run --state-dir project").await;
     assert!(ran.code == Some(1) && ran.stderr.contains("state directory"), "{}", ran.all());
+}
+
+/// A node that refuses after the head, while most of the body is still to come.
+async fn refuse_early(listener: tokio::net::TcpListener) {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut head = Vec::new();
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        stream.read_buf(&mut head).await.unwrap();
+    }
+    let problem = Problem::new(ProblemCode::ResourceLimit, "the artifact has more than 1 MiB");
+    let body = serde_json::to_string(&problem.document()).unwrap();
+    let answer = format!("HTTP/1.1 413 Payload Too Large\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(answer.as_bytes()).await.unwrap();
+    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.ok();
+}
+
+#[tokio::test]
+async fn a_refusal_in_the_middle_of_a_large_upload_is_read() {
+    let home = Home::new();
+    // What does not compress, so that the connection is full long before the end.
+    let mut state = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(24 << 20)
+    .collect();
+    std::fs::write(home.project().join("noise"), noise).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(refuse_early(listener));
+    let ran = home.against(&url, "deploy project").await;
+    assert_eq!(ran.code, Some(1), "{}", ran.all());
+    assert!(ran.stderr.contains("resource-limit") && ran.stderr.contains("more than 1 MiB"), "{}", ran.all());
 }
