@@ -1,0 +1,189 @@
+//! How a celld is started: as a node, and for one deploy.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use scafo_core::settings::BucketAccess;
+use scafo_core::{ApplicationName, NodeId, key};
+
+use super::environment::{Given, Role, build};
+use super::version::Version;
+use crate::api::DevOptions;
+use crate::state::{Dirs, Pair};
+
+/// What every celld of this node is started with.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) node: NodeId,
+    pub(crate) dirs: Dirs,
+    pub(crate) bucket: BucketAccess,
+    pub(crate) embedded: bool,
+    pub(crate) address: IpAddr,
+    pub(crate) tools: DevOptions,
+    pub(crate) path: Option<String>,
+    pub(crate) extra: BTreeMap<String, String>,
+    pub(crate) memory_mib: u64,
+}
+
+/// Directories of one application's process.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) watch: PathBuf,
+    pub(super) assets: PathBuf,
+    pub(super) temp: PathBuf,
+}
+
+impl Launch {
+    pub(super) fn own(&self, application: &ApplicationName) -> Own {
+        let root = self.dirs.application(application.as_str());
+        Own { watch: root.join("watch"), assets: root.join("assets"), temp: root.join("tmp") }
+    }
+
+    /// Arguments of the node process. All three addresses are always given, so that a second node of the fleet changes values
+    /// and not the shape.
+    pub(super) fn node_arguments(&self, application: &ApplicationName, ports: Pair) -> Vec<OsString> {
+        let public = SocketAddr::new(self.address, ports.public).to_string();
+        let internal = SocketAddr::new(self.address, ports.internal).to_string();
+        let mut arguments = Vec::new();
+        for (option, value) in [("--listen", &public), ("--internal-listen", &internal), ("--advertise", &internal)] {
+            arguments.extend([OsString::from(option), OsString::from(value)]);
+        }
+        arguments.extend(self.bucket_arguments(application));
+        arguments
+    }
+
+    /// Arguments of one deploy.
+    pub(crate) fn deploy_arguments(&self, application: &ApplicationName, config: &Path) -> Vec<OsString> {
+        let mut arguments = vec![OsString::from("deploy"), config.into()];
+        arguments.extend(self.bucket_arguments(application));
+        arguments.push("--json".into());
+        arguments
+    }
+
+    fn bucket_arguments(&self, application: &ApplicationName) -> Vec<OsString> {
+        let prefix = if self.bucket.prefix.is_empty() { String::new() } else { format!("{}/", self.bucket.prefix) };
+        let location = format!("s3://{}/{prefix}{}", self.bucket.name, key::fleet(application));
+        let mut arguments = vec!["--bucket".into(), location.into()];
+        if let Some(endpoint) = &self.bucket.endpoint {
+            arguments.extend(["--endpoint".into(), OsString::from(endpoint)]);
+        }
+        arguments.extend(["--region".into(), OsString::from(&self.bucket.region)]);
+        arguments
+    }
+
+    pub(super) fn node_environment(
+        &self,
+        application: &ApplicationName,
+        version: &Version,
+    ) -> BTreeMap<String, String> {
+        let own = self.own(application);
+        build(Role::Node, version, &self.given(own), &self.extra)
+    }
+
+    /// The environment of one deploy, whose temporary directory is private to it.
+    pub(crate) fn deploy_environment(&self, version: &Version, temp: &Path) -> BTreeMap<String, String> {
+        let own = Own { watch: PathBuf::new(), assets: PathBuf::new(), temp: temp.to_owned() };
+        build(Role::Deploy, version, &self.given(own), &self.extra)
+    }
+
+    fn given(&self, own: Own) -> Given<'_> {
+        Given {
+            node: self.node.as_str(),
+            bucket: &self.bucket,
+            embedded: self.embedded,
+            watch: own.watch,
+            asset_cache: own.assets,
+            temp: own.temp,
+            tools: &self.tools,
+            path: self.path.as_deref(),
+            memory_mib: self.memory_mib,
+        }
+    }
+}
+
+/// Memory ceiling of one celld in MiB: an eighth of the machine, so that a handful of busy applications fits, within what one
+/// needs at least (two isolates of 128 MiB) and what is plenty.
+pub(crate) fn memory_ceiling_mib() -> u64 {
+    const LEAST: u64 = 256;
+    const MOST: u64 = 2048;
+    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_kib(&text));
+    total.map_or(512, |kib| (kib / 1024 / 8).clamp(LEAST, MOST))
+}
+
+fn total_kib(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scafo_core::settings::Secret;
+
+    fn launch(prefix: &str, endpoint: Option<&str>) -> Launch {
+        Launch {
+            node: "vps-a".parse().unwrap(),
+            dirs: Dirs { state: "/s".into(), runtime: "/r".into() },
+            bucket: BucketAccess {
+                name: "fleet".to_owned(),
+                prefix: prefix.to_owned(),
+                endpoint: endpoint.map(str::to_owned),
+                region: "eu".to_owned(),
+                path_style: false,
+                access_key_id: "id".to_owned(),
+                secret_access_key: Secret::new("never shown"),
+                session_token: None,
+            },
+            embedded: false,
+            address: "10.0.0.7".parse().unwrap(),
+            tools: DevOptions::default(),
+            path: None,
+            extra: BTreeMap::new(),
+            memory_mib: 512,
+        }
+    }
+
+    fn spelled(arguments: &[OsString]) -> String {
+        arguments.iter().map(|a| a.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn a_node_always_names_its_three_addresses_and_its_own_prefix() {
+        let ports = Pair { public: 24_000, internal: 24_001 };
+        let arguments = launch("a/b", None).node_arguments(&"shop".parse().unwrap(), ports);
+        assert_eq!(
+            spelled(&arguments),
+            "--listen 10.0.0.7:24000 --internal-listen 10.0.0.7:24001 --advertise 10.0.0.7:24001 \
+             --bucket s3://fleet/a/b/fleets/shop --region eu"
+        );
+    }
+
+    #[test]
+    fn a_deploy_names_the_configuration_and_asks_for_json() {
+        let launch = launch("", Some("http://127.0.0.1:9"));
+        let arguments = launch.deploy_arguments(&"shop".parse().unwrap(), Path::new("/stage/wrangler.jsonc"));
+        assert_eq!(
+            spelled(&arguments),
+            "deploy /stage/wrangler.jsonc --bucket s3://fleet/fleets/shop --endpoint http://127.0.0.1:9 --region eu --json"
+        );
+    }
+
+    #[test]
+    fn no_secret_is_in_the_arguments() {
+        let launch = launch("", None);
+        let ports = Pair { public: 1, internal: 2 };
+        let app = "shop".parse().unwrap();
+        for arguments in [launch.node_arguments(&app, ports), launch.deploy_arguments(&app, Path::new("x"))] {
+            assert!(!spelled(&arguments).contains("never shown"));
+        }
+        assert!(!format!("{launch:?}").contains("never shown"));
+    }
+
+    #[test]
+    fn the_total_of_memory_is_read_in_kib() {
+        assert_eq!(total_kib("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16_384));
+        assert_eq!(total_kib("nothing"), None);
+    }
+}

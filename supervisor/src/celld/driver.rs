@@ -1,0 +1,393 @@
+//! Drives one application's process: waits for what happens, asks [`Machine`] what to do, does it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::BoxFuture;
+use rustix::process::Signal;
+use scafo_core::view::{LastExit, ProcessStatus};
+use scafo_core::{ApplicationName, DeploymentVersion, Timestamp};
+use serde::Deserialize;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::command::Launch;
+use super::fleet::Statuses;
+use super::life::{Effect, Event, Found, LEASE_TTL, Machine};
+use super::log;
+use super::record::Record;
+use super::runtime::Runtime;
+use super::version::Version;
+use crate::http::Question;
+use crate::spawn::{Bond, Exit, Input, Output, ProcessHandle, Spawner, Spec, proc};
+use crate::state::{Book, Pair, private_dir};
+
+/// Time between two probes of a process that is not ready: what a deploy waits for.
+const STARTING_PROBES: Duration = Duration::from_millis(50);
+/// Time between two probes of one that is.
+const PROBES: Duration = Duration::from_secs(2);
+/// How long one probe waits for its answer.
+const PROBE_DEADLINE: Duration = Duration::from_secs(3);
+const MAX_HEALTH_BYTES: usize = 64 * 1024;
+/// `/state` names every resident cell: 8 MiB are about a hundred thousand.
+const MAX_STATE_BYTES: usize = 8 * 1024 * 1024;
+
+/// What all drivers of a node share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) launch: Arc<Launch>,
+    pub(super) runtime: Arc<Runtime>,
+    pub(super) spawner: Spawner,
+    pub(super) book: Mutex<Book>,
+    pub(super) statuses: watch::Sender<Statuses>,
+}
+
+impl Shared {
+    /// The life of a celld lease here.
+    fn ttl(&self) -> Duration {
+        let configured = self.launch.extra.get("CELLD_TTL_MS").and_then(|ms| ms.parse().ok());
+        configured.map_or(LEASE_TTL, Duration::from_millis)
+    }
+}
+
+/// What an application's process shall do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Want {
+    Run,
+    Stop,
+    Hurry,
+}
+
+impl Want {
+    const fn event(self) -> Event {
+        match self {
+            Self::Run => Event::Wanted,
+            Self::Stop => Event::Unwanted,
+            Self::Hurry => Event::Hurried,
+        }
+    }
+}
+
+/// What the fleet and a driver have in common beside the wish.
+#[derive(Debug, Default)]
+pub(super) struct Tap {
+    /// Somebody knows that there is something new to see.
+    pub(super) nudge: Notify,
+    /// Nothing would be lost if the driver were dropped: nothing runs, nothing is wanted, and no pause is left.
+    pub(super) over: AtomicBool,
+}
+
+/// What a probe brought.
+struct Probed {
+    found: Found,
+    deployment: Option<DeploymentVersion>,
+}
+
+/// One application's process with what belongs to it.
+pub(super) struct Driver {
+    shared: Arc<Shared>,
+    application: ApplicationName,
+    ports: Pair,
+    wants: watch::Receiver<Want>,
+    tap: Arc<Tap>,
+    machine: Machine,
+    process: Option<ProcessHandle>,
+    probe: Option<BoxFuture<'static, Probed>>,
+    adopted: bool,
+    version: Option<String>,
+    started_at: Option<Timestamp>,
+    last_exit: Option<LastExit>,
+    deployment: Option<DeploymentVersion>,
+}
+
+impl Driver {
+    /// For an application without a process.
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        application: ApplicationName,
+        ports: Pair,
+        wants: watch::Receiver<Want>,
+        tap: Arc<Tap>,
+    ) -> Self {
+        Self {
+            machine: Machine::new(shared.ttl()),
+            shared,
+            application,
+            ports,
+            wants,
+            tap,
+            process: None,
+            probe: None,
+            adopted: false,
+            version: None,
+            started_at: None,
+            last_exit: None,
+            deployment: None,
+        }
+    }
+
+    /// Takes over a process that an earlier supervisor started.
+    pub(super) fn adopt(&mut self, record: &Record, process: ProcessHandle) {
+        self.machine = Machine::adopted(self.shared.ttl(), Instant::now());
+        self.process = Some(process);
+        self.adopted = true;
+        self.version = Some(record.celld_version.clone());
+        self.started_at = Some(record.started_at);
+    }
+
+    /// Runs until it is dropped. Dropping leaves the process running.
+    pub(super) async fn run(mut self) {
+        let wanted = *self.wants.borrow_and_update();
+        self.handle(wanted.event()).await;
+        loop {
+            self.publish();
+            let event = self.next_event().await;
+            self.handle(event).await;
+        }
+    }
+
+    async fn next_event(&mut self) -> Event {
+        if !self.machine.is_running() {
+            self.probe = None;
+        } else if self.probe.is_none() {
+            let ready = self.machine.state(Instant::now()) == Some(scafo_core::record::ProcessState::Ready);
+            self.probe = Some(self.probe_in(if ready { PROBES } else { STARTING_PROBES }));
+        }
+        let (process, probe, wake) = (&mut self.process, &mut self.probe, self.machine.wake());
+        tokio::select! {
+            biased;
+            want = changed(&mut self.wants) => want.event(),
+            exit = ended(process) => Event::Ended(exit),
+            () = self.tap.nudge.notified() => {
+                if self.machine.is_running() {
+                    self.probe = Some(self.probe_in(Duration::ZERO));
+                }
+                Event::Time
+            }
+            probed = finished(probe) => {
+                self.probe = None;
+                if probed.found == Found::Ready {
+                    self.deployment = probed.deployment.or(self.deployment.take());
+                }
+                Event::Probed(probed.found)
+            }
+            () = reached(wake) => Event::Time,
+        }
+    }
+
+    async fn handle(&mut self, event: Event) {
+        if let Event::Ended(exit) = event {
+            self.ended(exit);
+        }
+        let mut event = event;
+        loop {
+            match self.machine.step(event, Instant::now()) {
+                None => return,
+                Some(Effect::Terminate) => {
+                    self.signal(Signal::TERM);
+                    return;
+                }
+                Some(Effect::Kill) => {
+                    tracing::warn!(application = %self.application, "killing its process");
+                    self.process.iter().for_each(ProcessHandle::kill_group);
+                    return;
+                }
+                Some(Effect::Spawn) => event = self.spawn().await,
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        self.process.iter().for_each(|process| process.signal(signal));
+    }
+
+    fn ended(&mut self, exit: Exit) {
+        let (code, signal) = match exit {
+            Exit::Code(code) => (Some(code), None),
+            Exit::Signal(signal) => (None, Some(signal)),
+            Exit::Unknown => (None, None),
+        };
+        tracing::info!(application = %self.application, ?exit, "its process ended");
+        self.last_exit = Some(LastExit { code, signal, at: now() });
+        self.process = None;
+        self.probe = None;
+        self.deployment = None;
+        self.adopted = false;
+        self.started_at = None;
+        Record::forget(&self.shared.launch.dirs.processes(), &self.application);
+    }
+
+    async fn spawn(&mut self) -> Event {
+        self.publish();
+        match self.try_spawn().await {
+            Ok(()) => Event::Spawned,
+            Err(reason) => {
+                tracing::error!(application = %self.application, %reason, "cannot start its process; trying again later");
+                Event::NotSpawned
+            }
+        }
+    }
+
+    async fn try_spawn(&mut self) -> Result<(), String> {
+        let (program, version) = self.shared.runtime.current().await.map_err(|problem| format!("{problem:?}"))?;
+        let spec = self.spec(program.clone(), &version).map_err(|error| error.to_string())?;
+        let mut process = self.shared.spawner.start_process(spec).await.map_err(|error| error.to_string())?;
+        let started_at = now();
+        if let Some(seen) = proc::look(process.pid()) {
+            let record = Record {
+                application: self.application.clone(),
+                pid: process.pid(),
+                start_time: seen.start_time,
+                executable: program,
+                ports: self.ports,
+                celld_version: version.to_string(),
+                started_at,
+            };
+            if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
+                // A process that the next supervisor would not find could meet a second one.
+                process.kill_group();
+                process.ended().await;
+                return Err(format!("cannot write down what was started: {error}"));
+            }
+        }
+        tracing::info!(application = %self.application, pid = process.pid(), %version, port = self.ports.public, "started");
+        (self.version, self.started_at) = (Some(version.to_string()), Some(started_at));
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn spec(&self, program: std::path::PathBuf, version: &Version) -> io::Result<Spec> {
+        let launch = &self.shared.launch;
+        let own = launch.own(&self.application);
+        for dir in [&own.watch, &own.assets, &own.temp] {
+            private_dir(dir)?;
+        }
+        Ok(Spec {
+            program,
+            arguments: launch.node_arguments(&self.application, self.ports),
+            environment: launch.node_environment(&self.application, version),
+            directory: Some(own.temp),
+            input: Input::Nothing,
+            output: Output::File(log::open(&launch.dirs.log(self.application.as_str()))?),
+            sockets: Vec::new(),
+            bond: Bond::Free,
+        })
+    }
+
+    fn probe_in(&self, pause: Duration) -> BoxFuture<'static, Probed> {
+        let address = self.shared.launch.address;
+        let public = SocketAddr::new(address, self.ports.public);
+        let internal = SocketAddr::new(address, self.ports.internal);
+        Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            probe(public, internal).await
+        })
+    }
+
+    /// Shows the status, if it has changed.
+    fn publish(&self) {
+        let state = self.machine.state(Instant::now());
+        self.tap.over.store(self.machine.is_over(Instant::now()), Ordering::Release);
+        self.shared.statuses.send_if_modified(|statuses| {
+            let old = statuses.get(&self.application);
+            let Some(state) = state else { return statuses.remove(&self.application).is_some() };
+            let since = old.filter(|old| old.state == state).map_or_else(now, |old| old.since);
+            let new = ProcessStatus {
+                application: self.application.clone(),
+                state,
+                since,
+                pid: self.process.as_ref().map(ProcessHandle::pid),
+                port: self.ports.public,
+                internal_port: self.ports.internal,
+                deployment: self.deployment.clone(),
+                celld_version: self.version.clone(),
+                restarts: self.machine.restarts(),
+                started_at: self.started_at,
+                last_exit: self.last_exit.clone(),
+                adopted: self.adopted,
+            };
+            let changed = old != Some(&new);
+            statuses.insert(self.application.clone(), new);
+            changed
+        });
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_system(SystemTime::now())
+}
+
+async fn changed(wants: &mut watch::Receiver<Want>) -> Want {
+    if wants.changed().await.is_err() {
+        // The fleet is gone, and this task goes with it.
+        std::future::pending::<()>().await;
+    }
+    *wants.borrow_and_update()
+}
+
+async fn ended(process: &mut Option<ProcessHandle>) -> Exit {
+    match process {
+        Some(process) => process.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn finished(probe: &mut Option<BoxFuture<'static, Probed>>) -> Probed {
+    match probe {
+        Some(probe) => probe.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn reached(wake: Option<Instant>) {
+    match wake {
+        Some(wake) => tokio::time::sleep_until(wake).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Asks the health route, and, when it is ready, what it serves.
+async fn probe(public: SocketAddr, internal: SocketAddr) -> Probed {
+    let health = Question::get(public, Version::health_path(), MAX_HEALTH_BYTES, PROBE_DEADLINE);
+    let found = match health.ask().await {
+        Some(answer) if answer.status.is_success() => Found::Ready,
+        Some(_) => Found::NotReady,
+        None => Found::Silent,
+    };
+    let deployment = match found {
+        Found::Ready => Question::get(internal, "/state", MAX_STATE_BYTES, PROBE_DEADLINE).ask().await,
+        Found::NotReady | Found::Silent => None,
+    };
+    Probed { found, deployment: deployment.and_then(|answer| served(&answer.body?)) }
+}
+
+/// The version in an answer of `/state`, read leniently: other fields come and go.
+fn served(body: &[u8]) -> Option<DeploymentVersion> {
+    #[derive(Deserialize)]
+    struct State {
+        deployment: Option<Deployment>,
+    }
+    #[derive(Deserialize)]
+    struct Deployment {
+        version: Option<String>,
+    }
+    let state: State = serde_json::from_slice(body).ok()?;
+    state.deployment?.version?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_served_version_is_read_whatever_stands_around_it() {
+        let body = br#"{"ownership":"s3","residents":[],"deployment":{"version":"0123456789abcdef","generation":3}}"#;
+        assert_eq!(served(body).unwrap().as_str(), "0123456789abcdef");
+        for other in [&b"{}"[..], b"[]", b"", br#"{"deployment":null}"#, br#"{"deployment":{"version":"../x"}}"#] {
+            assert_eq!(served(other), None);
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! All celld processes of the node: which are wanted, what they do, and the end of them all.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use http::{Method, StatusCode};
+use scafo_core::record::ProcessState;
+use scafo_core::view::ProcessStatus;
+use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp};
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::command::Launch;
+use super::driver::{Driver, Shared, Tap, Want};
+use super::record::Record;
+use super::runtime::Runtime;
+use crate::api::Error;
+use crate::http::Question;
+use crate::spawn::Spawner;
+use crate::state::{Book, Pair, cannot_write};
+
+/// The statuses of all processes.
+pub(crate) type Statuses = BTreeMap<ApplicationName, ProcessStatus>;
+
+/// celld's own bound for taking a deployment is a minute; the rest is for a busy machine.
+const RELOAD_DEADLINE: Duration = Duration::from_secs(80);
+const MAX_RELOAD_BYTES: usize = 64 * 1024;
+/// What is kept of the text of a failed adoption: it ends in a record.
+const MAX_ERROR_BYTES: usize = 2048;
+
+/// What telling a process to look at its pointer brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reload {
+    Adopted {
+        version: String,
+    },
+    Unchanged {
+        version: String,
+    },
+    /// The build failed; the old version keeps serving.
+    Failed {
+        version: String,
+        error: String,
+    },
+    /// Not now: starting, draining, or no answer.
+    Unavailable,
+}
+
+/// How the processes shall end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Drained,
+    Killed,
+}
+
+/// The processes.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    shared: Arc<Shared>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: BTreeMap<ApplicationName, Entry>,
+    /// Owns the drivers: they end with the fleet, the processes do not.
+    drivers: JoinSet<()>,
+    /// The last set that was applied.
+    applied: Option<(String, u64)>,
+    stopping: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    wants: watch::Sender<Want>,
+    tap: Arc<Tap>,
+    ports: Pair,
+    driver: AbortHandle,
+}
+
+impl Fleet {
+    /// Opens the port book and takes over what an earlier supervisor left running. Those processes run on until a desired set
+    /// says otherwise.
+    pub(crate) fn open(
+        launch: Arc<Launch>,
+        runtime: Arc<Runtime>,
+        spawner: Spawner,
+        ports: std::ops::RangeInclusive<u16>,
+    ) -> Result<Self, Error> {
+        let state = launch.dirs.state.clone();
+        let book = Book::open(&state, ports).map_err(|error| cannot_write(&state.join("ports.json"), &error))?;
+        let processes = launch.dirs.processes();
+        let records = Record::all(&processes).map_err(|error| cannot_write(&processes, &error))?;
+        let (statuses, _) = watch::channel(Statuses::new());
+        let shared = Arc::new(Shared { launch, runtime, spawner, book: Mutex::new(book), statuses });
+        let fleet = Self { shared, inner: Mutex::new(Inner::default()) };
+        fleet.adopt(records);
+        Ok(fleet)
+    }
+
+    fn adopt(&self, records: Vec<Record>) {
+        let mut inner = self.inner();
+        for record in records {
+            let Some(process) = record.process() else {
+                Record::forget(&self.shared.launch.dirs.processes(), &record.application);
+                continue;
+            };
+            tracing::info!(application = %record.application, pid = record.pid, "taking over its process");
+            inner.start(&self.shared, &record.application, record.ports, |driver| driver.adopt(&record, process));
+        }
+    }
+
+    /// What runs, now and later.
+    pub(crate) fn watch(&self) -> watch::Receiver<Statuses> {
+        self.shared.statuses.subscribe()
+    }
+
+    /// Makes exactly these applications run here.
+    ///
+    /// # Errors
+    /// `cas-conflict` for a set that is older than the last one of the same `run`, `draining` while the node stops,
+    /// `resource-limit` when the ports are used up and `internal` when the port book cannot be written; in the last two cases
+    /// all other applications are applied.
+    pub(crate) fn apply(&self, run: &str, pass: u64, desired: &[ApplicationName]) -> Result<(), Problem> {
+        let mut inner = self.inner();
+        if inner.stopping {
+            return Err(Problem::new(ProblemCode::Draining, "this node is stopping"));
+        }
+        if let Some((last_run, last_pass)) = &inner.applied
+            && last_run == run
+            && pass < *last_pass
+        {
+            let detail = format!("a newer set of processes is in force: pass {last_pass}, this is pass {pass}");
+            return Err(Problem::new(ProblemCode::CasConflict, detail));
+        }
+        inner.applied = Some((run.to_owned(), pass));
+        let mut outcome = Ok(());
+        for application in desired {
+            if let Err(problem) = self.want(&mut inner, application) {
+                tracing::error!(%application, ?problem, "cannot run here");
+                outcome = Err(problem);
+            }
+        }
+        self.unwant_others(&mut inner, desired);
+        outcome
+    }
+
+    fn want(&self, inner: &mut Inner, application: &ApplicationName) -> Result<(), Problem> {
+        let ports = self.ports(application)?;
+        if let Some(entry) = inner.entries.get(application) {
+            if entry.wants.send_if_modified(|want| std::mem::replace(want, Want::Run) != Want::Run) {
+                entry.tap.over.store(false, Ordering::Release);
+            }
+            return Ok(());
+        }
+        inner.start(&self.shared, application, ports, |_| {});
+        Ok(())
+    }
+
+    fn ports(&self, application: &ApplicationName) -> Result<Pair, Problem> {
+        let assigned = self.book().assign(application, self.shared.launch.address, now());
+        let unwritten = |error: std::io::Error| {
+            Problem::new(ProblemCode::Internal, "this node cannot write its port book; see its log").because(error)
+        };
+        assigned.map_err(unwritten)?.ok_or_else(|| {
+            Problem::new(
+                ProblemCode::ResourceLimit,
+                "this node has no free pair of ports left for another application; widen celld.portRange",
+            )
+        })
+    }
+
+    fn unwant_others(&self, inner: &mut Inner, desired: &[ApplicationName]) {
+        let mut over = Vec::new();
+        for (application, entry) in &inner.entries {
+            if desired.contains(application) {
+                continue;
+            }
+            if entry.wants.send_if_modified(|want| {
+                *want == Want::Run && {
+                    *want = Want::Stop;
+                    true
+                }
+            }) && let Err(error) = self.book().release(application, now())
+            {
+                // The pair stays reserved for longer than it has to.
+                tracing::warn!(%application, %error, "cannot write the port book");
+            }
+            if entry.tap.over.load(Ordering::Acquire) {
+                over.push(application.clone());
+            }
+        }
+        for application in over {
+            if let Some(entry) = inner.entries.remove(&application) {
+                entry.driver.abort();
+            }
+        }
+        while inner.drivers.try_join_next().is_some() {}
+    }
+
+    /// Tells an application's process to look at its pointer now.
+    pub(crate) async fn reload(&self, application: &ApplicationName) -> Reload {
+        let serving = self
+            .shared
+            .statuses
+            .borrow()
+            .get(application)
+            .is_some_and(|status| matches!(status.state, ProcessState::Ready | ProcessState::Unhealthy));
+        let entry = self.inner().entries.get(application).map(|entry| (entry.ports, Arc::clone(&entry.tap)));
+        let Some((ports, tap)) = entry.filter(|_| serving) else { return Reload::Unavailable };
+        let internal = SocketAddr::new(self.shared.launch.address, ports.internal);
+        let question = Question::get(internal, "/reload", MAX_RELOAD_BYTES, RELOAD_DEADLINE);
+        let answer = Question { method: Method::POST, ..question }.ask().await;
+        tap.nudge.notify_one();
+        answer.map_or(Reload::Unavailable, |answer| read_reload(answer.status, answer.body.as_deref()))
+    }
+
+    /// Ends every process and waits for that. Nothing is started any more.
+    pub(crate) async fn stop(&self, how: Stop) {
+        let want = match how {
+            Stop::Drained => Want::Stop,
+            Stop::Killed => Want::Hurry,
+        };
+        {
+            let mut inner = self.inner();
+            inner.stopping = true;
+            for entry in inner.entries.values() {
+                entry.wants.send_replace(want);
+            }
+        }
+        let mut statuses = self.watch();
+        // The sender lives as long as we do.
+        let _ = statuses.wait_for(Statuses::is_empty).await;
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn start(
+        &mut self,
+        shared: &Arc<Shared>,
+        application: &ApplicationName,
+        ports: Pair,
+        prepare: impl FnOnce(&mut Driver),
+    ) {
+        let (wants, wanted) = watch::channel(Want::Run);
+        let tap = Arc::new(Tap::default());
+        let mut driver = Driver::new(Arc::clone(shared), application.clone(), ports, wanted, Arc::clone(&tap));
+        prepare(&mut driver);
+        let driver = self.drivers.spawn(driver.run());
+        self.entries.insert(application.clone(), Entry { wants, tap, ports, driver });
+    }
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_system(SystemTime::now())
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ReloadBody {
+    outcome: String,
+    version: String,
+    error: String,
+}
+
+/// Reads the answer of `/reload` by its status first; the body is the runtime's and may change.
+fn read_reload(status: StatusCode, body: Option<&[u8]>) -> Reload {
+    let body: ReloadBody = body.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
+    let version = body.version;
+    match status {
+        StatusCode::OK if body.outcome == "unchanged" => Reload::Unchanged { version },
+        StatusCode::OK => Reload::Adopted { version },
+        StatusCode::UNPROCESSABLE_ENTITY => Reload::Failed { version, error: shortened(body.error) },
+        _ => Reload::Unavailable,
+    }
+}
+
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_ERROR_BYTES {
+        text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_422_is_a_failed_adoption() {
+        let adopted = br#"{"ok":true,"outcome":"adopted","generation":2,"version":"v"}"#;
+        assert_eq!(read_reload(StatusCode::OK, Some(adopted)), Reload::Adopted { version: "v".to_owned() });
+        let unchanged = br#"{"ok":true,"outcome":"unchanged","version":"v"}"#;
+        assert_eq!(read_reload(StatusCode::OK, Some(unchanged)), Reload::Unchanged { version: "v".to_owned() });
+        let failed = br#"{"ok":false,"outcome":"failed","version":"v","error":"boom"}"#;
+        let expected = Reload::Failed { version: "v".to_owned(), error: "boom".to_owned() };
+        assert_eq!(read_reload(StatusCode::UNPROCESSABLE_ENTITY, Some(failed)), expected);
+        for status in [503, 500, 404, 405] {
+            assert_eq!(read_reload(StatusCode::from_u16(status).unwrap(), Some(failed)), Reload::Unavailable);
+        }
+    }
+
+    #[test]
+    fn a_long_error_is_cut_at_a_character() {
+        assert_eq!(shortened("ü".repeat(2000)).len(), MAX_ERROR_BYTES);
+        let odd = format!("x{}", "ü".repeat(2000));
+        assert_eq!(shortened(odd).len(), MAX_ERROR_BYTES - 1);
+    }
+}

@@ -1,0 +1,253 @@
+use super::*;
+
+/// A machine on virtual time, in seconds.
+struct Test {
+    machine: Machine,
+    start: Instant,
+    now: u64,
+}
+
+impl Test {
+    fn new() -> Self {
+        Self { machine: Machine::new(LEASE_TTL), start: Instant::now(), now: 0 }
+    }
+
+    fn at(&self, second: u64) -> Instant {
+        self.start + Duration::from_secs(second)
+    }
+
+    /// Lets the time pass to `second`, then hands in the event.
+    fn step(&mut self, second: u64, event: Event) -> Option<Effect> {
+        self.now = second;
+        let now = self.at(second);
+        self.machine.step(event, now)
+    }
+
+    fn state(&self) -> Option<ProcessState> {
+        self.machine.state(self.at(self.now))
+    }
+
+    /// Wanted, started, ready at second 0.
+    fn ready() -> Self {
+        let mut test = Self::new();
+        assert_eq!(test.step(0, Event::Wanted), Some(Effect::Spawn));
+        assert_eq!(test.state(), Some(ProcessState::Starting));
+        assert_eq!(test.step(0, Event::Spawned), None);
+        assert_eq!(test.step(0, Event::Probed(Found::Ready)), None);
+        assert_eq!(test.state(), Some(ProcessState::Ready));
+        test
+    }
+
+    /// The second at which it is started again, which must be one that `wake` names.
+    fn restarted(&mut self) -> u64 {
+        let wake = self.machine.wake().expect("it waits");
+        let second = wake.duration_since(self.start).as_secs();
+        assert_eq!(self.step(second - 1, Event::Time), None, "not before");
+        assert_eq!(self.step(second, Event::Time), Some(Effect::Spawn));
+        assert_eq!(self.step(second, Event::Spawned), None);
+        second
+    }
+}
+
+#[test]
+fn a_fence_a_crash_and_a_kill_wait_one_lease_lifetime() {
+    for exit in [Exit::Code(3), Exit::Code(134), Exit::Signal(9), Exit::Code(0), Exit::Unknown] {
+        let mut test = Test::ready();
+        assert_eq!(test.step(100, Event::Ended(exit)), None);
+        assert_eq!(test.state(), Some(ProcessState::BackingOff), "{exit:?}");
+        assert_eq!(test.restarted(), 110, "{exit:?}");
+        assert_eq!(test.machine.restarts(), 1);
+    }
+}
+
+#[test]
+fn the_pause_doubles_to_a_minute_and_there_is_no_limit_of_tries() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    let mut pauses = Vec::new();
+    let mut now = 0;
+    for _ in 0..50 {
+        test.step(now, Event::Ended(Exit::Code(1)));
+        let next = test.restarted();
+        pauses.push(next - now);
+        now = next;
+    }
+    assert_eq!(pauses[..5], [10, 20, 40, 60, 60]);
+    assert!(pauses[5..].iter().all(|pause| *pause == 60));
+}
+
+#[test]
+fn having_been_ready_makes_the_next_pause_the_shortest() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    test.step(0, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.restarted(), 10);
+    test.step(10, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.restarted(), 30);
+    test.step(31, Event::Probed(Found::Ready));
+    test.step(40, Event::Ended(Exit::Signal(11)));
+    assert_eq!(test.restarted(), 50);
+}
+
+#[test]
+fn five_early_exits_within_ten_minutes_are_a_crash_loop_and_fences_do_not_count() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    let mut now = 0;
+    for exit in [Exit::Code(1), Exit::Code(3), Exit::Code(1), Exit::Unknown, Exit::Code(3), Exit::Code(1)] {
+        test.step(now, Event::Ended(exit));
+        assert_eq!(test.state(), Some(ProcessState::BackingOff));
+        now = test.restarted();
+    }
+    test.step(now, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.state(), Some(ProcessState::CrashLooping));
+    now = test.restarted();
+    test.step(now, Event::Probed(Found::Ready));
+    test.step(now, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.state(), Some(ProcessState::BackingOff), "it has been ready");
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_tried_again_like_one_that_ends() {
+    let mut test = Test::new();
+    assert_eq!(test.step(0, Event::Wanted), Some(Effect::Spawn));
+    assert_eq!(test.step(0, Event::NotSpawned), None);
+    assert_eq!(test.restarted(), 10);
+}
+
+#[test]
+fn three_bad_probes_make_it_unhealthy_and_one_good_one_ready() {
+    let mut test = Test::ready();
+    for (second, bad) in [(2, Found::NotReady), (4, Found::Silent)] {
+        test.step(second, Event::Probed(bad));
+        assert_eq!(test.state(), Some(ProcessState::Ready));
+    }
+    test.step(6, Event::Probed(Found::NotReady));
+    assert_eq!(test.state(), Some(ProcessState::Unhealthy));
+    test.step(8, Event::Probed(Found::Ready));
+    assert_eq!(test.state(), Some(ProcessState::Ready));
+}
+
+#[test]
+fn a_minute_without_any_answer_kills_a_process_that_was_ready() {
+    let mut test = Test::ready();
+    test.step(10, Event::Probed(Found::NotReady));
+    assert_eq!(test.step(69, Event::Probed(Found::Silent)), None, "an answer of any kind is one");
+    assert_eq!(test.step(70, Event::Probed(Found::Silent)), Some(Effect::Kill));
+    assert_eq!(test.step(73, Event::Probed(Found::Silent)), None, "once is enough");
+    test.step(74, Event::Ended(Exit::Signal(9)));
+    assert_eq!(test.restarted(), 84);
+}
+
+#[test]
+fn before_it_was_ready_silence_is_only_starting() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    for second in (0..7200).step_by(3) {
+        assert_eq!(test.step(second, Event::Probed(Found::Silent)), None);
+    }
+    assert_eq!(test.state(), Some(ProcessState::Starting));
+}
+
+#[test]
+fn a_stop_is_a_request_first_and_a_kill_after_the_grace() {
+    let mut test = Test::ready();
+    assert_eq!(test.step(10, Event::Unwanted), Some(Effect::Terminate));
+    assert_eq!(test.state(), Some(ProcessState::Stopping));
+    assert_eq!(test.step(11, Event::Unwanted), None, "a second signal would do nothing");
+    assert_eq!(test.step(99, Event::Time), None);
+    assert_eq!(test.machine.wake(), Some(test.at(100)));
+    assert_eq!(test.step(100, Event::Time), Some(Effect::Kill));
+    assert_eq!(test.step(101, Event::Ended(Exit::Signal(9))), None);
+    assert_eq!(test.state(), None);
+    assert!(!test.machine.is_over(test.at(110)), "its floor still holds");
+    assert!(test.machine.is_over(test.at(111)));
+}
+
+#[test]
+fn a_start_after_a_clean_stop_has_no_floor() {
+    for exit in [Exit::Code(0), Exit::Code(143), Exit::Signal(15)] {
+        let mut test = Test::ready();
+        test.step(10, Event::Unwanted);
+        assert_eq!(test.step(11, Event::Wanted), None, "never two at once");
+        assert_eq!(test.step(12, Event::Ended(exit)), Some(Effect::Spawn), "{exit:?}");
+    }
+}
+
+#[test]
+fn a_start_after_a_stop_that_went_wrong_waits() {
+    let mut test = Test::ready();
+    test.step(10, Event::Unwanted);
+    test.step(11, Event::Wanted);
+    assert_eq!(test.step(12, Event::Ended(Exit::Code(3))), None);
+    assert_eq!(test.restarted(), 22);
+}
+
+#[test]
+fn the_floor_holds_for_whoever_asks() {
+    let mut test = Test::ready();
+    test.step(10, Event::Ended(Exit::Signal(9)));
+    assert_eq!(test.step(11, Event::Unwanted), None);
+    assert_eq!(test.state(), None);
+    assert_eq!(test.step(12, Event::Wanted), None);
+    assert_eq!(test.restarted(), 20);
+}
+
+#[test]
+fn hurry_kills_at_once_and_also_in_the_middle_of_a_stop() {
+    let mut test = Test::ready();
+    assert_eq!(test.step(1, Event::Hurried), Some(Effect::Kill));
+    assert_eq!(test.step(2, Event::Hurried), None);
+    let mut test = Test::ready();
+    test.step(1, Event::Unwanted);
+    assert_eq!(test.step(2, Event::Hurried), Some(Effect::Kill));
+}
+
+#[test]
+fn an_adopted_process_runs_on_and_counts_no_restart() {
+    let start = Instant::now();
+    let mut machine = Machine::adopted(LEASE_TTL, start);
+    assert_eq!(machine.state(start), Some(ProcessState::Starting));
+    assert_eq!(machine.step(Event::Wanted, start), None);
+    machine.step(Event::Probed(Found::Ready), start);
+    assert_eq!((machine.state(start), machine.restarts()), (Some(ProcessState::Ready), 0));
+    assert_eq!(machine.step(Event::Unwanted, start), Some(Effect::Terminate));
+}
+
+#[test]
+fn whatever_happens_there_is_never_a_second_process_and_never_an_early_start() {
+    // Every sequence of six events of these, a second apart.
+    let events = [
+        Event::Wanted,
+        Event::Unwanted,
+        Event::Ended(Exit::Signal(9)),
+        Event::Probed(Found::Ready),
+        Event::Hurried,
+        Event::Time,
+    ];
+    for mut sequence in 0..events.len().pow(6) {
+        let mut test = Test::new();
+        let (mut runs, mut crashed_at) = (false, None::<u64>);
+        for second in 0..6 {
+            let event = events[sequence % events.len()];
+            sequence /= events.len();
+            if matches!(event, Event::Ended(_)) {
+                if !runs {
+                    continue;
+                }
+                runs = false;
+                crashed_at = Some(second);
+            }
+            if test.step(second, event) == Some(Effect::Spawn) {
+                assert!(!runs, "a second process");
+                assert!(crashed_at.is_none_or(|at| second >= at + 10), "an early start");
+                runs = true;
+                test.step(second, Event::Spawned);
+            }
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The celld processes: one for each application that is wanted here.
+//!
+//! What must hold: never two processes of one application at once, never a start sooner than one celld lease lifetime after a
+//! crash, output that outlives the supervisor, and ports that stay. [`life`] decides, [`driver`] acts, [`fleet`] holds them all.
+
+mod command;
+mod driver;
+mod environment;
+mod fleet;
+mod life;
+mod log;
+mod record;
+mod runtime;
+mod version;
+
+pub(crate) use command::{Launch, memory_ceiling_mib};
+pub(crate) use fleet::{Fleet, Reload, Stop};
+pub(crate) use runtime::Runtime;
+pub(crate) use version::Version;

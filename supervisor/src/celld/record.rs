@@ -1,0 +1,111 @@
+//! What the next supervisor needs to take a process over: `processes/<application>.json`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use scafo_core::{ApplicationName, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::spawn::{ProcessHandle, proc};
+use crate::state::{Pair, read_json, remove, write_json};
+
+/// A process that was started here.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Record {
+    pub(super) application: ApplicationName,
+    pub(super) pid: u32,
+    /// Tells the process apart from a later one with its number.
+    pub(super) start_time: u64,
+    pub(super) executable: PathBuf,
+    pub(super) ports: Pair,
+    pub(super) celld_version: String,
+    pub(super) started_at: Timestamp,
+}
+
+fn path(dir: &Path, application: &ApplicationName) -> PathBuf {
+    dir.join(format!("{application}.json"))
+}
+
+impl Record {
+    pub(super) fn save(&self, dir: &Path) -> io::Result<()> {
+        write_json(&path(dir, &self.application), self)
+    }
+
+    pub(super) fn forget(dir: &Path, application: &ApplicationName) {
+        if let Err(error) = remove(&path(dir, application)) {
+            // The next supervisor finds that its start time names nobody.
+            tracing::warn!(%application, %error, "cannot remove the record of an ended process");
+        }
+    }
+
+    /// Every record of the directory. One that cannot be read is left out and named.
+    pub(super) fn all(dir: &Path) -> io::Result<Vec<Self>> {
+        let mut records = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read_json(&path) {
+                Ok(Some(record)) => records.push(record),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(path = %path.display(), %error, "cannot read the record of a process"),
+            }
+        }
+        Ok(records)
+    }
+
+    /// The process, if it still runs. The pidfd is opened first and the process looked at afterwards, so that what was looked at
+    /// is what the pidfd holds.
+    pub(super) fn process(&self) -> Option<ProcessHandle> {
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let seen = proc::look(self.pid)?;
+        if seen.start_time != self.start_time || seen.executable.file_name() != self.executable.file_name() {
+            return None;
+        }
+        ProcessHandle::of_stranger(pid, pidfd).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(pid: u32) -> Record {
+        let seen = proc::look(pid).unwrap();
+        Record {
+            application: "shop".parse().unwrap(),
+            pid,
+            start_time: seen.start_time,
+            executable: seen.executable,
+            ports: Pair { public: 1, internal: 2 },
+            celld_version: "0.6.0".to_owned(),
+            started_at: Timestamp::from_millis(0),
+        }
+    }
+
+    #[tokio::test]
+    async fn only_the_very_process_is_taken_over() {
+        let own = record(std::process::id());
+        assert_eq!(own.process().unwrap().pid(), std::process::id());
+        let reused = Record { start_time: own.start_time + 1, ..own.clone() };
+        assert!(reused.process().is_none());
+        let other = Record { executable: "/usr/bin/other".into(), ..own };
+        assert!(other.process().is_none());
+    }
+
+    #[test]
+    fn records_come_back_and_broken_ones_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = record(std::process::id());
+        own.save(dir.path()).unwrap();
+        std::fs::write(dir.path().join("broken.json"), "{").unwrap();
+        let all = Record::all(dir.path()).unwrap();
+        assert_eq!((all.len(), all[0].ports), (1, own.ports));
+        Record::forget(dir.path(), &own.application);
+        assert!(Record::all(dir.path()).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,135 @@
+//! When a daemon is started again, and when it counts as hung. Pure: the time is handed in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// First pause after an exit.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// So much health makes the next pause the first one again.
+const SETTLED: Duration = Duration::from_secs(60);
+/// A daemon that has been ready and gives no answer for so long is killed. Three times the longest answer that one may owe
+/// (10 s of a stop-the-world checkpoint on a slow disk), so that a busy daemon is not taken for a dead one.
+const HUNG: Duration = Duration::from_secs(30);
+
+/// What a probe found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It answers and does its work.
+    Serving,
+    /// It answers and does not do its work yet.
+    NotServing,
+    /// No answer.
+    Silent,
+}
+
+/// One daemon over its restarts.
+#[derive(Debug)]
+pub(super) struct Life {
+    next_pause: Duration,
+    /// Since when it serves without a break.
+    serving_since: Option<Instant>,
+    /// When it last answered; counted only once it has served.
+    last_answer: Option<Instant>,
+}
+
+impl Life {
+    pub(super) const fn new() -> Self {
+        Self { next_pause: FIRST_PAUSE, serving_since: None, last_answer: None }
+    }
+
+    /// A process was started.
+    pub(super) fn started(&mut self) {
+        self.serving_since = None;
+        self.last_answer = None;
+    }
+
+    /// A probe came back. `true`: it hangs, kill it.
+    pub(super) fn probed(&mut self, found: Found, now: Instant) -> bool {
+        match found {
+            Found::Serving => {
+                let since = *self.serving_since.get_or_insert(now);
+                self.last_answer = Some(now);
+                if now.duration_since(since) >= SETTLED {
+                    self.next_pause = FIRST_PAUSE;
+                }
+                false
+            }
+            Found::NotServing => {
+                self.serving_since = None;
+                self.last_answer = self.last_answer.map(|_| now);
+                false
+            }
+            Found::Silent => self.last_answer.is_some_and(|last| now.duration_since(last) >= HUNG),
+        }
+    }
+
+    /// It ended by itself. How long to wait before the next start.
+    pub(super) fn ended(&mut self) -> Duration {
+        let pause = self.next_pause;
+        self.next_pause = (pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_pause_doubles_from_a_tenth_of_a_second_to_half_a_minute() {
+        let mut life = Life::new();
+        let pauses: Vec<u128> = (0..11).map(|_| life.ended().as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
+    }
+
+    #[test]
+    fn a_minute_of_health_forgives() {
+        let mut life = Life::new();
+        let start = Instant::now();
+        for _ in 0..5 {
+            life.ended();
+        }
+        life.started();
+        life.probed(Found::Serving, start);
+        life.probed(Found::Serving, start + seconds(59));
+        assert_eq!(life.ended(), Duration::from_millis(3200), "not yet");
+        life.started();
+        life.probed(Found::Serving, start);
+        life.probed(Found::NotServing, start + seconds(50));
+        life.probed(Found::Serving, start + seconds(61));
+        assert_eq!(life.ended(), Duration::from_millis(6400), "the minute has no break");
+        life.started();
+        life.probed(Found::Serving, start);
+        life.probed(Found::Serving, start + seconds(60));
+        assert_eq!(life.ended(), FIRST_PAUSE);
+    }
+
+    #[test]
+    fn silence_counts_only_once_it_has_served() {
+        let mut life = Life::new();
+        let start = Instant::now();
+        life.started();
+        assert!(!life.probed(Found::Silent, start + seconds(1000)));
+        life.probed(Found::Serving, start + seconds(1000));
+        assert!(!life.probed(Found::Silent, start + seconds(1029)));
+        assert!(life.probed(Found::Silent, start + seconds(1030)));
+    }
+
+    #[test]
+    fn an_answer_of_any_kind_is_life() {
+        let mut life = Life::new();
+        let start = Instant::now();
+        life.started();
+        life.probed(Found::Serving, start);
+        assert!(!life.probed(Found::NotServing, start + seconds(29)));
+        assert!(!life.probed(Found::Silent, start + seconds(58)));
+        assert!(life.probed(Found::Silent, start + seconds(59)));
+    }
+}

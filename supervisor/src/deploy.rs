@@ -1,0 +1,192 @@
+//! Deploy jobs: `celld deploy` for one staged project, with an environment from the table and a temporary directory of its own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use scafo_core::{ApplicationName, Problem, ProblemCode};
+use scafo_proto::status::to_status;
+use scafo_proto::supervisor::{JobExited, RunDeployEvent, run_deploy_event};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::Status;
+
+use crate::celld::{Launch, Runtime};
+use crate::job::{self, Finished, Why};
+use crate::spawn::{Bond, Exit, Input, Output, Spawner, Spec};
+use crate::state::private_dir;
+
+/// Longest time that a job may take, whatever the caller says.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// How many lines wait for a reader; one that is slower misses some.
+const LINES: usize = 256;
+
+/// What a caller asked for, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Order {
+    application: ApplicationName,
+    config: PathBuf,
+    deadline: Duration,
+}
+
+impl Order {
+    /// Checks what came over the wire.
+    pub(crate) fn parse(application: &str, config: &str, timeout_ms: u64) -> Result<Self, Problem> {
+        let config = PathBuf::from(config);
+        let invalid = |detail: &str| Problem::new(ProblemCode::InvalidInput, detail);
+        if !config.is_absolute() || !config.is_file() {
+            return Err(invalid("the configuration of a deploy must be an absolute path of a file"));
+        }
+        if timeout_ms == 0 {
+            return Err(invalid("a deploy needs a deadline"));
+        }
+        let deadline = Duration::from_millis(timeout_ms).min(LONGEST);
+        Ok(Self { application: application.parse()?, config, deadline })
+    }
+}
+
+/// Runs deploy jobs, so many at once.
+#[derive(Debug, Clone)]
+pub(crate) struct Runner {
+    launch: Arc<Launch>,
+    runtime: Arc<Runtime>,
+    spawner: Spawner,
+    permits: Arc<Semaphore>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+type Events = mpsc::Receiver<Result<RunDeployEvent, Status>>;
+
+impl Runner {
+    pub(crate) fn new(launch: Arc<Launch>, runtime: Arc<Runtime>, spawner: Spawner, at_once: u32) -> Self {
+        Self {
+            launch,
+            runtime,
+            spawner,
+            permits: Arc::new(Semaphore::new(usize::try_from(at_once).unwrap_or(1).max(1))),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }
+    }
+
+    /// Starts a job; dropping the receiver kills it.
+    pub(crate) fn start(&self, order: Order) -> Events {
+        let (events, receiver) = mpsc::channel(LINES);
+        let runner = self.clone();
+        self.tasks.spawn(async move {
+            let last = runner.run(order, &events).await.map_err(|problem| {
+                tracing::warn!(?problem, "a deploy job was not run");
+                to_status(&problem)
+            });
+            // A receiver that is gone wanted no answer.
+            let _ = events.send(last).await;
+        });
+        receiver
+    }
+
+    /// Kills what runs and waits until it is gone.
+    pub(crate) async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    async fn run(
+        &self,
+        order: Order,
+        events: &mpsc::Sender<Result<RunDeployEvent, Status>>,
+    ) -> Result<RunDeployEvent, Problem> {
+        let given_up = async {
+            tokio::select! {
+                () = events.closed() => {}
+                () = self.stop.cancelled() => {}
+            }
+        };
+        let permit = tokio::select! {
+            permit = self.permits.acquire() => permit,
+            () = given_up => return Err(Problem::new(ProblemCode::Draining, "this node is stopping")),
+        };
+        // The semaphore is never closed; without a permit there is simply one job more.
+        let _permit = permit.ok();
+        let (program, version) = self.runtime.current().await?;
+        let temp = Temporary::create(&self.launch.dirs.jobs())?;
+        let spec = Spec {
+            program,
+            arguments: self.launch.deploy_arguments(&order.application, &order.config),
+            environment: self.environment(&version, &temp),
+            directory: order.config.parent().map(Path::to_owned),
+            input: Input::Nothing,
+            output: Output::Piped,
+            sockets: Vec::new(),
+            bond: Bond::Bound,
+        };
+        let (lines, forwarding) = self.forward_lines(events.clone());
+        let given_up = async {
+            tokio::select! {
+                () = events.closed() => {}
+                () = self.stop.cancelled() => {}
+            }
+        };
+        let finished = job::run(&self.spawner, spec, order.deadline, given_up, Some(lines)).await;
+        let _ = forwarding.await;
+        let finished = finished.map_err(|error| {
+            Problem::new(ProblemCode::Internal, "this node cannot start a deploy job; see its log").because(error)
+        })?;
+        Ok(exited(finished, version.to_string()))
+    }
+
+    fn environment(&self, version: &crate::celld::Version, temp: &Temporary) -> BTreeMap<String, String> {
+        self.launch.deploy_environment(version, &temp.0)
+    }
+
+    fn forward_lines(
+        &self,
+        events: mpsc::Sender<Result<RunDeployEvent, Status>>,
+    ) -> (mpsc::Sender<String>, tokio::task::JoinHandle<()>) {
+        let (sender, mut lines) = mpsc::channel(LINES);
+        let task = self.tasks.spawn(async move {
+            while let Some(line) = lines.recv().await {
+                let event = RunDeployEvent { event: Some(run_deploy_event::Event::Line(line)) };
+                let _ = events.try_send(Ok(event));
+            }
+        });
+        (sender, task)
+    }
+}
+
+fn exited(finished: Finished, celld_version: String) -> RunDeployEvent {
+    let code = match finished.exit {
+        Exit::Code(code) if finished.why == Why::ItEnded => Some(code),
+        Exit::Code(_) | Exit::Signal(_) | Exit::Unknown => None,
+    };
+    let timed_out = finished.why == Why::Deadline;
+    let exited =
+        JobExited { code, timed_out, stdout: finished.stdout.into(), stderr: finished.stderr.into(), celld_version };
+    RunDeployEvent { event: Some(run_deploy_event::Event::Exited(exited)) }
+}
+
+/// A directory that is removed whatever happens to its job; what a crash of ours leaves is swept at the next start.
+#[derive(Debug)]
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn create(jobs: &Path) -> Result<Self, Problem> {
+        let path = jobs.join(hex::encode(rand::random::<[u8; 8]>()));
+        private_dir(&path).map_err(|error| {
+            Problem::new(ProblemCode::Internal, "this node cannot write in its state directory; see its log")
+                .because(error)
+        })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            tracing::warn!(path = %self.0.display(), %error, "cannot remove the temporary directory of a job");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Preparing a node: everything that can be refused is refused here, before the first process is started.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use scafo_core::config::Config;
+use scafo_core::settings::{BucketAccess, Secret};
+use scafo_core::token::PublicKey;
+
+use crate::api::{Error, NODE_FILE, Options, Pids, Ready};
+use crate::celld::{Fleet, Launch, Runtime, Version, memory_ceiling_mib};
+use crate::daemon::{Daemon, Handles, Name, Plan, reachable};
+use crate::deploy::Runner;
+use crate::service::Service;
+use crate::sockets::{self, Sockets, address};
+use crate::spawn::Spawner;
+use crate::state::{self, Dirs, EmbeddedBucket, Lock, cannot_write, write_json};
+
+/// A node that is about to run.
+pub(crate) struct Node {
+    pub(crate) dirs: Dirs,
+    pub(crate) daemons: Vec<Daemon>,
+    pub(crate) service: Service,
+    pub(crate) supervisor_socket: std::os::unix::net::UnixListener,
+    pub(crate) spawner: Spawner,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) deploys: Runner,
+    pub(crate) facts: Facts,
+    pub(crate) footprint: Footprint,
+}
+
+/// What the ready node says of itself, less the process ids.
+pub(crate) struct Facts {
+    node: scafo_core::NodeId,
+    api: SocketAddr,
+    api_listen: Vec<SocketAddr>,
+    ingress: Option<SocketAddr>,
+    bucket: Option<SocketAddr>,
+    domains: Vec<scafo_core::domain::Host>,
+    ingress_token_file: PathBuf,
+    runtime: Option<Version>,
+    /// Where the bucket is, for people.
+    pub(crate) bucket_shown: String,
+}
+
+/// What a running node leaves in the file system; removed when it is dropped. The locks go last.
+pub(crate) struct Footprint {
+    dirs: Dirs,
+    _locks: [Lock; 2],
+}
+
+impl Drop for Footprint {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.dirs.state.join(NODE_FILE));
+        Sockets::remove_files(&self.dirs);
+    }
+}
+
+impl Node {
+    pub(crate) async fn prepare(config: &Config, options: &Options) -> Result<Self, Error> {
+        raise_file_limit();
+        let dirs = Dirs::create(&config.state_dir, &config.runtime_dir)?;
+        let footprint =
+            Footprint { _locks: [Lock::take(&dirs.state)?, Lock::take(&dirs.runtime)?], dirs: dirs.clone() };
+        // Of a node that was killed.
+        state::remove(&dirs.state.join(NODE_FILE))
+            .map_err(|error| cannot_write(&dirs.state.join(NODE_FILE), &error))?;
+        let node = state::node_id(&dirs, config.node.id.as_ref())?;
+        let key = state::node_key(&dirs)?;
+        let (ingress_tokens, ingress_token_file) = state::ingress_token(&dirs, &config.ingress.tokens)?;
+        let mut embedded = match config.bucket {
+            Some(_) => None,
+            None => Some(EmbeddedBucket::load_or_create(&dirs)?),
+        };
+        let sockets = Sockets::bind(config, &dirs, embedded.as_mut())?;
+        let bucket = bucket_access(config, &sockets, embedded.as_ref())?;
+        let executables = executables(options)?;
+        let spawner =
+            Spawner::start().map_err(|error| Error::new(format!("cannot start a thread: {error}"), "start again"))?;
+        let (runtime, version) = runtime(config, options, &executables, &spawner).await?;
+        let launch = Arc::new(launch(config, options, &node, &dirs, &bucket, embedded.is_some()));
+        let ports = config.celld.port_range.clone();
+        let fleet = Arc::new(Fleet::open(Arc::clone(&launch), Arc::clone(&runtime), spawner.clone(), ports)?);
+        let deploys = Runner::new(launch, runtime, spawner.clone(), config.deploy_jobs);
+        let plan = Plan {
+            config,
+            dirs: &dirs,
+            sockets: &sockets,
+            executables: &executables,
+            environment: &options.environment,
+            node: &node,
+            public_key: PublicKey::from(&key),
+            bucket: &bucket,
+            embedded: embedded.as_ref(),
+            ingress_tokens: &ingress_tokens,
+            celld_version: version.as_ref().map(ToString::to_string),
+            dev: options.dev.is_some(),
+        };
+        let daemons = plan.daemons()?;
+        let facts = facts(config, &plan, version, ingress_token_file)?;
+        say_what_is_special(config, options, &ingress_tokens, &facts);
+        Ok(Self {
+            service: Service { node, key, fleet: Arc::clone(&fleet), deploys: deploys.clone() },
+            supervisor_socket: sockets.supervisor,
+            daemons,
+            dirs,
+            spawner,
+            fleet,
+            deploys,
+            facts,
+            footprint,
+        })
+    }
+}
+
+impl Facts {
+    /// What the ready node says, with the process ids of this moment.
+    pub(crate) fn ready(&self, dirs: &Dirs, daemons: &Handles) -> Ready {
+        let pid = |name| daemons.pid(name);
+        Ready {
+            node: self.node.clone(),
+            api: format!("http://{}", self.api),
+            api_listen: self.api_listen.clone(),
+            ingress: self.ingress.map(|address| format!("http://{address}")),
+            bucket: self.bucket.map(|address| format!("http://{address}")),
+            platform_domains: self.domains.clone(),
+            ingress_token_file: self.ingress_token_file.clone(),
+            state_dir: dirs.state.clone(),
+            admin_socket: dirs.socket(sockets::ADMIN),
+            celld_version: self.runtime.as_ref().map(ToString::to_string),
+            standin: self.runtime.as_ref().is_some_and(Version::is_standin),
+            pids: Pids {
+                supervisor: std::process::id(),
+                registryd: pid(Name::Registryd).unwrap_or(0),
+                routerd: pid(Name::Routerd).unwrap_or(0),
+                apiserver: pid(Name::Apiserver).unwrap_or(0),
+                bucketd: pid(Name::Bucketd),
+                ingressd: pid(Name::Ingressd),
+            },
+        }
+    }
+}
+
+/// Writes the file by which other commands find the node.
+pub(crate) fn write_node_file(dirs: &Dirs, ready: &Ready) -> Result<(), Error> {
+    let path = dirs.state.join(NODE_FILE);
+    write_json(&path, ready).map_err(|error| cannot_write(&path, &error))
+}
+
+fn bucket_access(config: &Config, sockets: &Sockets, embedded: Option<&EmbeddedBucket>) -> Result<BucketAccess, Error> {
+    match (&config.bucket, embedded, &sockets.bucket) {
+        (Some(bucket), _, _) => Ok(bucket.clone()),
+        (None, Some(embedded), Some(listener)) => Ok(embedded.access(format!("http://{}", address(listener)?))),
+        (None, _, _) => Err(Error::new("there is no bucket", "set bucket.name")),
+    }
+}
+
+fn executables(options: &Options) -> Result<PathBuf, Error> {
+    if let Some(dir) = &options.executables {
+        return Ok(dir.clone());
+    }
+    if let Some(dir) = options.environment.get("SCAFO_LIBEXEC") {
+        return Ok(PathBuf::from(dir));
+    }
+    let own = std::env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
+    own.ok_or_else(|| {
+        Error::new(
+            "cannot find out where scafo is installed",
+            "set SCAFO_LIBEXEC to the directory with its executables",
+        )
+    })
+}
+
+async fn runtime(
+    config: &Config,
+    options: &Options,
+    executables: &Path,
+    spawner: &Spawner,
+) -> Result<(Arc<Runtime>, Option<Version>), Error> {
+    let beside = options.dev.is_some().then_some(executables);
+    let runtime = Runtime::find(&config.celld, &options.environment, beside, spawner.clone())?;
+    let version = match runtime.current().await {
+        Ok((_, version)) => Some(version),
+        Err(problem) => {
+            tracing::warn!(
+                ?problem,
+                "this node runs without a runtime: it serves no applications and takes no deploys"
+            );
+            None
+        }
+    };
+    Ok((Arc::new(runtime), version))
+}
+
+fn launch(
+    config: &Config,
+    options: &Options,
+    node: &scafo_core::NodeId,
+    dirs: &Dirs,
+    bucket: &BucketAccess,
+    embedded: bool,
+) -> Launch {
+    Launch {
+        node: node.clone(),
+        dirs: dirs.clone(),
+        bucket: bucket.clone(),
+        embedded,
+        address: config.advertised(),
+        tools: options.dev.clone().unwrap_or_default(),
+        path: options.environment.get("PATH").cloned(),
+        extra: config.celld.env.clone(),
+        memory_mib: memory_ceiling_mib(),
+    }
+}
+
+fn facts(config: &Config, plan: &Plan<'_>, runtime: Option<Version>, token: PathBuf) -> Result<Facts, Error> {
+    let bucket = plan.bucket;
+    let place = bucket.endpoint.clone().unwrap_or_else(|| format!("AWS, region {}", bucket.region));
+    Ok(Facts {
+        node: plan.node.clone(),
+        api: plan.api_local()?,
+        api_listen: plan.sockets.api.iter().map(address).collect::<Result<_, _>>()?,
+        ingress: plan.sockets.ingress.as_ref().map(address).transpose()?.map(reachable),
+        bucket: plan.sockets.bucket.as_ref().map(address).transpose()?,
+        domains: config.platform_domains.clone(),
+        ingress_token_file: token,
+        runtime,
+        bucket_shown: format!("`{}` at {place}", bucket.name),
+    })
+}
+
+/// Says at every start what an operator should not find out later.
+fn say_what_is_special(config: &Config, options: &Options, tokens: &[Secret], facts: &Facts) {
+    if config.bucket.is_none() && options.dev.is_none() {
+        tracing::warn!("no bucket is configured: the embedded store is used, on this disk only and for this node only");
+    }
+    if facts.runtime.as_ref().is_some_and(Version::is_standin) {
+        tracing::warn!("the runtime is celld-workerd, a stand-in for development: nothing is replicated");
+    }
+    for listen in facts.api_listen.iter().filter(|listen| !is_private(listen.ip())) {
+        tracing::warn!(%listen, "the API listens on a public address without TLS: tokens and certificate keys travel in clear");
+    }
+    tracing::debug!(tokens = tokens.len(), "ingress tokens are admitted");
+}
+
+fn is_private(ip: std::net::IpAddr) -> bool {
+    match ip {
+        std::net::IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
+        // Unique local addresses (RFC 4193) and link-local ones.
+        std::net::IpAddr::V6(ip) => {
+            ip.is_loopback() || (ip.segments()[0] & 0xfe00) == 0xfc00 || (ip.segments()[0] & 0xffc0) == 0xfe80
+        }
+    }
+}
+
+/// celld takes about eight descriptors for each resident cell and raises its soft limit to the hard one by itself; our daemons
+/// inherit ours.
+fn raise_file_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::debug!(%error, "cannot raise the limit of open files");
+    }
+}

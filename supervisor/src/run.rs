@@ -1,0 +1,152 @@
+//! Running a node: start, announce, watch, and end in order.
+
+use std::time::Duration;
+
+use scafo_core::config::Config;
+use scafo_proto::supervisor::supervisor_server::SupervisorServer;
+use scafo_proto::transport::{self, Peers};
+use sd_notify::NotifyState;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{Ended, Error, OnReady, Options};
+use crate::celld::Stop;
+use crate::daemon::{Group, Handles, Name};
+use crate::node::{Facts, Node, write_node_file};
+use crate::service::Service;
+use crate::signals::Signals;
+use crate::state::Dirs;
+
+/// When a daemon that is not ready yet is named for the first time…
+const FIRST_COMPLAINT: Duration = Duration::from_secs(5);
+/// …and again.
+const COMPLAINTS: Duration = Duration::from_secs(30);
+
+/// Runs a node until it is asked to end (SIGTERM, SIGINT; SIGHUP too in development). The caller makes the runtime and the log.
+///
+/// Asked to, it lets the servers finish their requests, then drains the applications, then ends the rest. Asked a second time it
+/// kills what is still there.
+///
+/// # Errors
+/// What keeps the node from running, with the next step and the exit code to end with.
+pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
+    let mut signals = Signals::install(options.dev.is_some())?;
+    let node = tokio::select! {
+        biased;
+        () = signals.stop() => return Ok(Ended::Stopped),
+        node = Node::prepare(&config, &options) => node?,
+    };
+    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, footprint } = node;
+    let served = CancellationToken::new();
+    let mut server = serve(service, supervisor_socket, served.clone())?;
+    let mut daemons = Group::start(daemons, &spawner);
+    let handles = daemons.handles();
+    let outcome = {
+        let announcing = announce(&dirs, &facts, &handles, options.on_ready);
+        tokio::select! {
+            biased;
+            () = signals.stop() => Ok(()),
+            error = daemons.failed() => Err(error),
+            error = broken(&mut server) => Err(error),
+            error = announcing => Err(error),
+        }
+    };
+    notify(&[NotifyState::Stopping]);
+    match &outcome {
+        Ok(()) => tracing::info!("stopping"),
+        Err(error) => tracing::error!(%error, "stopping"),
+    }
+    let in_order = async {
+        daemons.stop(&[Name::Apiserver, Name::Ingressd]).await;
+        tokio::join!(fleet.stop(Stop::Drained), deploys.stop());
+        daemons.stop(&[Name::Routerd]).await;
+        daemons.stop(&[Name::Registryd]).await;
+        daemons.stop(&[Name::Bucketd]).await;
+    };
+    tokio::pin!(in_order);
+    let ended = tokio::select! {
+        biased;
+        () = &mut in_order => Ended::Stopped,
+        () = signals.stop() => {
+            tracing::warn!("asked again: killing what is still there");
+            handles.kill_all();
+            tokio::join!(in_order, fleet.stop(Stop::Killed));
+            Ended::Hurried
+        }
+    };
+    served.cancel();
+    while server.join_next().await.is_some() {}
+    drop(footprint);
+    outcome.map(|()| ended)
+}
+
+type Served = Result<(), tonic::transport::Error>;
+
+fn serve(
+    service: Service,
+    socket: std::os::unix::net::UnixListener,
+    stopped: CancellationToken,
+) -> Result<JoinSet<Served>, Error> {
+    let listener = tokio::net::UnixListener::from_std(socket)
+        .map_err(|error| Error::new(format!("cannot serve the supervisor's socket: {error}"), "start again"))?;
+    let mut server = JoinSet::new();
+    server.spawn(async move {
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_serving::<SupervisorServer<Service>>().await;
+        let router = transport::server().add_service(health_service).add_service(SupervisorServer::new(service));
+        transport::serve(listener, Peers::same_user(), router, stopped.cancelled()).await
+    });
+    Ok(server)
+}
+
+async fn broken(server: &mut JoinSet<Served>) -> Error {
+    let ended = server.join_next().await;
+    tracing::error!(?ended, "the supervisor's own server ended");
+    Error::new("the supervisor's own server ended", "start again and report this")
+}
+
+/// Waits until the node is ready and says so to everybody who wants to know. Resolves only when that fails.
+async fn announce(dirs: &Dirs, facts: &Facts, daemons: &Handles, on_ready: Option<OnReady>) -> Error {
+    let all = async {
+        // The bucket may be away for long, and registryd with it; the node answers meanwhile, so the service has started.
+        daemons.ready(|name| name != Name::Registryd).await;
+        notify(&[NotifyState::Ready]);
+        daemons.ready(|_| true).await;
+    };
+    tokio::select! {
+        () = all => {}
+        () = complain(facts, daemons) => {}
+    }
+    let ready = facts.ready(dirs, daemons);
+    if let Err(error) = write_node_file(dirs, &ready) {
+        return error;
+    }
+    tracing::info!(node = %ready.node, api = %ready.api, "ready");
+    if let Some(on_ready) = on_ready
+        && let Err(error) = on_ready(ready).await
+    {
+        return error;
+    }
+    std::future::pending().await
+}
+
+async fn complain(facts: &Facts, daemons: &Handles) {
+    tokio::time::sleep(FIRST_COMPLAINT).await;
+    loop {
+        let waiting_for = daemons.lagging();
+        if waiting_for.contains(&Name::Registryd.executable()) {
+            let bucket = &facts.bucket_shown;
+            tracing::warn!(?waiting_for, "not ready yet; does the bucket {bucket} answer? trying on");
+        } else {
+            tracing::warn!(?waiting_for, "not ready yet");
+        }
+        tokio::time::sleep(COMPLAINTS).await;
+    }
+}
+
+/// Tells systemd, when it asked to be told.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "cannot tell the service manager");
+    }
+}

@@ -1,0 +1,98 @@
+//! `scafo.supervisor.v1`: what registryd asks of us. Each call checks what came, then hands it to the one that does it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ed25519_dalek::SigningKey;
+use futures_util::{Stream, StreamExt as _};
+use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode, Timestamp, token};
+use scafo_proto::status::to_status;
+use scafo_proto::supervisor::supervisor_server::Supervisor;
+use scafo_proto::supervisor::{
+    ApplyProcessesRequest, ApplyProcessesResponse, ProcessesReport, ReloadRequest, ReloadResponse, RunDeployEvent,
+    RunDeployRequest, SignNodeTokenRequest, SignNodeTokenResponse, WatchProcessesRequest, reload_response,
+};
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
+use tonic::{Request, Response, Status};
+
+use crate::celld::{Fleet, Reload};
+use crate::deploy::{Order, Runner};
+
+/// Most applications in one set: as many as the default range has pairs of ports, twice over.
+const MAX_PROCESSES: usize = 8192;
+
+/// The service.
+pub(crate) struct Service {
+    pub(crate) node: NodeId,
+    pub(crate) key: SigningKey,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) deploys: Runner,
+}
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Supervisor for Service {
+    async fn apply_processes(
+        &self,
+        request: Request<ApplyProcessesRequest>,
+    ) -> Result<Response<ApplyProcessesResponse>, Status> {
+        let request = request.into_inner();
+        if request.processes.len() > MAX_PROCESSES {
+            let detail = format!("a node runs at most {MAX_PROCESSES} applications");
+            return Err(to_status(&Problem::new(ProblemCode::ResourceLimit, detail)));
+        }
+        let parse = |process: scafo_proto::supervisor::DesiredProcess| process.application.parse();
+        let desired: Result<Vec<ApplicationName>, Problem> = request.processes.into_iter().map(parse).collect();
+        let applied = desired.and_then(|desired| self.fleet.apply(&request.run, request.pass, &desired));
+        applied.map(|()| Response::new(ApplyProcessesResponse {})).map_err(|problem| to_status(&problem))
+    }
+
+    type WatchProcessesStream = Streamed<ProcessesReport>;
+
+    async fn watch_processes(
+        &self,
+        _request: Request<WatchProcessesRequest>,
+    ) -> Result<Response<Self::WatchProcessesStream>, Status> {
+        let reports = WatchStream::new(self.fleet.watch()).map(|statuses| {
+            let statuses: Result<_, _> =
+                statuses.values().map(|status| serde_json::to_vec(status).map(Into::into)).collect();
+            let broken =
+                |error| to_status(&Problem::new(ProblemCode::Internal, "a status cannot be written").because(error));
+            statuses.map(|statuses| ProcessesReport { statuses }).map_err(broken)
+        });
+        Ok(Response::new(Box::pin(reports)))
+    }
+
+    type RunDeployStream = Streamed<RunDeployEvent>;
+
+    async fn run_deploy(&self, request: Request<RunDeployRequest>) -> Result<Response<Self::RunDeployStream>, Status> {
+        let request = request.into_inner();
+        let order = Order::parse(&request.application, &request.config_path, request.timeout_ms);
+        let order = order.map_err(|problem| to_status(&problem))?;
+        tracing::info!(deploy = request.deploy_id, application = request.application, "running a deploy job");
+        Ok(Response::new(Box::pin(ReceiverStream::new(self.deploys.start(order)))))
+    }
+
+    async fn reload(&self, request: Request<ReloadRequest>) -> Result<Response<ReloadResponse>, Status> {
+        let application: ApplicationName =
+            request.into_inner().application.parse().map_err(|problem| to_status(&problem))?;
+        let (outcome, version, error) = match self.fleet.reload(&application).await {
+            Reload::Adopted { version } => (reload_response::Outcome::Adopted, version, String::new()),
+            Reload::Unchanged { version } => (reload_response::Outcome::Unchanged, version, String::new()),
+            Reload::Failed { version, error } => (reload_response::Outcome::Failed, version, error),
+            Reload::Unavailable => (reload_response::Outcome::Unavailable, String::new(), String::new()),
+        };
+        Ok(Response::new(ReloadResponse { outcome: outcome.into(), version, error }))
+    }
+
+    async fn sign_node_token(
+        &self,
+        _request: Request<SignNodeTokenRequest>,
+    ) -> Result<Response<SignNodeTokenResponse>, Status> {
+        let now = Timestamp::from_system(SystemTime::now());
+        let token = token::sign(&self.key, self.node.as_str(), now, rand::random());
+        Ok(Response::new(SignNodeTokenResponse { token }))
+    }
+}

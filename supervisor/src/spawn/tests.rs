@@ -1,0 +1,125 @@
+use std::io::Read as _;
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use super::*;
+
+fn shell(script: &str) -> Spec {
+    Spec {
+        program: PathBuf::from("/bin/sh"),
+        arguments: vec!["-c".into(), script.into()],
+        environment: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
+        directory: None,
+        input: Input::Nothing,
+        output: Output::Piped,
+        sockets: Vec::new(),
+        bond: Bond::Bound,
+    }
+}
+
+async fn finished(process: &mut ProcessHandle) -> Exit {
+    tokio::time::timeout(Duration::from_secs(30), process.ended()).await.expect("it ends")
+}
+
+async fn said(spec: Spec) -> String {
+    let spawner = Spawner::start().unwrap();
+    let mut spawned = spawner.spawn(spec).await.unwrap();
+    let mut stdout = File::from(spawned.stdout.take().unwrap());
+    let text = tokio::task::spawn_blocking(move || {
+        let mut text = String::new();
+        stdout.read_to_string(&mut text).map(|_| text)
+    });
+    let text = text.await.unwrap().unwrap();
+    finished(&mut ProcessHandle::of_child(spawned.pid, spawned.pidfd).unwrap()).await;
+    text
+}
+
+#[tokio::test]
+async fn exit_codes_and_signals_are_told_apart() {
+    let spawner = Spawner::start().unwrap();
+    let mut three = spawner.start_process(shell("exit 3")).await.unwrap();
+    assert_eq!(finished(&mut three).await, Exit::Code(3));
+    assert_eq!(finished(&mut three).await, Exit::Code(3), "asking again is fine");
+    let mut killed = spawner.start_process(shell("exec sleep 600")).await.unwrap();
+    killed.signal(Signal::KILL);
+    assert_eq!(finished(&mut killed).await, Exit::Signal(9));
+    killed.signal(Signal::KILL);
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_an_error_even_with_sockets() {
+    let spawner = Spawner::start().unwrap();
+    let mut spec = shell("");
+    spec.program = PathBuf::from("/nonexistent/program");
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "c", "d"] {
+        spec.sockets.push((name.to_owned(), UnixListener::bind(dir.path().join(name)).unwrap().into()));
+    }
+    assert_eq!(spawner.spawn(spec).await.unwrap_err().kind(), io::ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn a_child_gets_its_document_and_nothing_of_our_environment() {
+    let mut spec = shell("cat; echo \"[$HOME][$CARGO]\"");
+    spec.input = Input::Document(b"{\"secret\":1}".repeat(20_000));
+    let text = said(spec).await;
+    assert!(text.starts_with("{\"secret\":1}") && text.ends_with("[][]\n"));
+    assert_eq!(text.len(), 12 * 20_000 + 5);
+}
+
+#[tokio::test]
+async fn sockets_arrive_from_three_on_under_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = shell("echo $LISTEN_FDS $LISTEN_FDNAMES; ls -l /proc/self/fd | grep -c socket:");
+    for name in ["grpc", "admin"] {
+        let listener = UnixListener::bind(dir.path().join(name)).unwrap();
+        spec.sockets.push((name.to_owned(), listener.into()));
+    }
+    assert_eq!(said(spec).await, "2 grpc:admin\n2\n");
+}
+
+#[tokio::test]
+async fn a_bound_child_dies_with_the_thread_that_forked_it_and_a_free_one_does_not() {
+    let spawner = Spawner::start().unwrap();
+    let mut bound = spawner.start_process(shell("exec sleep 600")).await.unwrap();
+    let mut spec = shell("exec sleep 600");
+    spec.bond = Bond::Free;
+    let mut free = spawner.start_process(spec).await.unwrap();
+    drop(spawner);
+    assert_eq!(finished(&mut bound).await, Exit::Signal(9));
+    assert!(proc::look(free.pid()).is_some());
+    free.signal(Signal::KILL);
+    finished(&mut free).await;
+}
+
+#[tokio::test]
+async fn a_process_that_is_not_our_child_is_seen_ending_without_its_code() {
+    // The shell starts a sleeper, says its number and ends: the sleeper belongs to init then.
+    let pid: i32 = said(shell("sleep 600 >/dev/null 2>&1 & echo $!")).await.trim().parse().unwrap();
+    let pid = Pid::from_raw(pid).unwrap();
+    let mut stranger = ProcessHandle::of_stranger(pid, pidfd_open(pid, PidfdFlags::empty()).unwrap()).unwrap();
+    stranger.signal(Signal::KILL);
+    assert_eq!(finished(&mut stranger).await, Exit::Unknown);
+}
+
+#[tokio::test]
+async fn a_group_is_killed_as_a_whole() {
+    let spawner = Spawner::start().unwrap();
+    let mut spawned = spawner.spawn(shell("sleep 600 & echo $!; wait")).await.unwrap();
+    let mut stdout = File::from(spawned.stdout.take().unwrap());
+    let mut line = [0; 16];
+    let length = stdout.read(&mut line).unwrap();
+    let inner: u32 = std::str::from_utf8(&line[..length]).unwrap().trim().parse().unwrap();
+    let mut leader = ProcessHandle::of_child(spawned.pid, spawned.pidfd).unwrap();
+    leader.kill_group();
+    assert_eq!(finished(&mut leader).await, Exit::Signal(9));
+    for _ in 0..1000 {
+        if proc::look(inner).is_none() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("a member of the group lives on");
+}
