@@ -4,6 +4,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
         "proto/scafo/supervisor/v1/supervisor.proto",
         "proto/scafo/registry/v1/registry.proto",
+        "proto/scafo/registry/v1/administration.proto",
+        "proto/scafo/storage/v1/storage.proto",
         "proto/scafo/router/v1/router.proto",
     ];
     println!("cargo:rerun-if-changed=proto");

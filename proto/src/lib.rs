@@ -26,3 +26,9 @@ pub mod registry {
 pub mod router {
     tonic::include_proto!("scafo.router.v1");
 }
+
+/// `scafo.storage.v1`: certificate storage.
+#[allow(missing_docs, clippy::doc_markdown, clippy::wildcard_imports, clippy::too_many_lines, unreachable_pub)]
+pub mod storage {
+    tonic::include_proto!("scafo.storage.v1");
+}

@@ -25,6 +25,8 @@ use crate::status::is_transport;
 pub const QUICK: Duration = Duration::from_secs(5);
 /// How long a call may take behind which there are requests to the bucket: the write engine's own deadline and some.
 pub const STORE: Duration = Duration::from_secs(40);
+/// How long deleting an application may take: the 150 s that a node gives the coordinator, and the way there.
+pub const DELETE: Duration = Duration::from_secs(155);
 /// How long finishing open calls may take when a server ends.
 const DRAIN: Duration = Duration::from_secs(5);
 /// How often both ends look whether the other one still answers, so that a stopped process is noticed.
