@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use scafo_core::deploy::{self, Metadata};
 use scafo_core::problem::ProblemDocument;
@@ -167,6 +167,19 @@ impl Client {
     /// Asks how a deploy is going.
     pub(crate) async fn deploy_status(&self, id: &DeployId, signer: &Signer) -> Result<DeployStatus, CallError> {
         self.get(&format!("/v1/deploys/{id}"), signer).await
+    }
+
+    /// How many hosts our own ingress on this machine knows, from its health answer; `None` when it does not say.
+    pub(crate) async fn ingress_hosts(&self, ingress: &str) -> Option<usize> {
+        #[derive(serde::Deserialize)]
+        struct Health {
+            hosts: usize,
+        }
+        let url = format!("{}/.well-known/scafo-ingress/health", ingress.trim_end_matches('/'));
+        // A host that no document can name, so that the ingress answers by itself.
+        let request = self.http.get(url).header(HOST, "scafo-ingressd.invalid").timeout(CONNECT);
+        let answer = body(send(request).await.ok()?).await.ok()?;
+        serde_json::from_slice::<Health>(&answer).ok().map(|health| health.hosts)
     }
 
     /// Uploads an archive.

@@ -146,9 +146,10 @@ fn banner(ready: &Ready, output: Output) -> String {
 fn warnings(ready: &Ready) -> Vec<String> {
     let mut warnings = Vec::new();
     match (&ready.celld_version, ready.standin) {
-        (Some(version), true) => warnings.push(format!(
-            "applications run in the stand-in celld-workerd {version}, not in celld; it is not for production"
-        )),
+        (Some(version), true) => {
+            warnings
+                .push(format!("applications run in the stand-in {version}, not in celld; it is not for production"));
+        }
         (None, _) => warnings.push("this node has no runtime: nothing can be deployed to it".to_owned()),
         (Some(_), false) => {}
     }
@@ -169,7 +170,7 @@ mod tests {
             "node": "laptop", "api": "http://127.0.0.1:7400", "apiListen": ["127.0.0.1:7400"],
             "ingress": "http://127.0.0.1:8080", "bucket": "http://127.0.0.1:9000", "platformDomains": ["dev.localhost"],
             "ingressTokenFile": "/p/.scafo/ingress-token", "stateDir": "/p/.scafo", "adminSocket": "/p/.scafo/run/admin.sock",
-            "celldVersion": "0.6.0", "standin": true,
+            "celldVersion": "celld-workerd 0.6.0", "standin": true,
             "pids": { "supervisor": 1, "registryd": 2, "routerd": 3, "apiserver": 4, "bucketd": 5, "ingressd": 6 },
         }))
         .unwrap()

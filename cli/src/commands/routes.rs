@@ -68,7 +68,11 @@ fn ingress_token(args: &RoutesArgs, target: &Target) -> Outcome<String> {
     read_token(file).map_err(|error| Failure::because(format!("cannot read {}", file.display()), &error))
 }
 
-fn read_token(file: &Path) -> std::io::Result<String> {
+/// Reads a token from a file.
+///
+/// # Errors
+/// When the file cannot be read or holds nothing that could be a token.
+pub(super) fn read_token(file: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(file)?.take(MAX_TOKEN_BYTES).read_to_string(&mut text)?;
     let token = text.trim();

@@ -60,14 +60,14 @@ struct Local {
     _serving: JoinSet<()>,
 }
 
-fn local(home: &Home, api: &str) -> Local {
+fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
     let state_dir = home.path().join("state");
     std::fs::create_dir(&state_dir).unwrap();
     let socket = state_dir.join("admin.sock");
     let ready = json!({
-        "node": "vps-a", "api": api, "apiListen": ["127.0.0.1:7400"], "ingress": "http://127.0.0.1:8080",
+        "node": "vps-a", "api": api, "apiListen": ["127.0.0.1:7400"], "ingress": ingress,
         "platformDomains": ["dev.localhost"], "ingressTokenFile": state_dir.join("ingress-token"), "stateDir": state_dir,
-        "adminSocket": socket, "celldVersion": "0.6.0", "standin": true, "bucket": "http://127.0.0.1:1",
+        "adminSocket": socket, "celldVersion": "celld-workerd 0.6.0", "standin": true, "bucket": "http://127.0.0.1:1",
         "pids": { "supervisor": 1, "registryd": 1, "routerd": 1, "apiserver": 1 },
     });
     std::fs::write(state_dir.join("node.json"), ready.to_string()).unwrap();
@@ -94,8 +94,12 @@ fn mode(path: &Path) -> u32 {
 #[tokio::test]
 async fn the_first_operators_key_is_kept_and_then_used_without_being_named() {
     let home = Home::new();
-    let node = Node::start([Say::Json(200, state())]).await;
-    let local = local(&home, &node.url);
+    let node = {
+        let mut standin = state();
+        standin["node"]["celldVersion"] = "celld-workerd 0.6.0".into();
+        Node::start([Say::Json(200, standin)]).await
+    };
+    let local = local(&home, &node.url, None);
     let ran = home.run("operator init --state-dir state").await;
     assert_eq!(ran.code, Some(0), "{}", ran.all());
     let [key] = keys(&home).try_into().unwrap();
@@ -117,7 +121,7 @@ async fn the_first_operators_key_is_kept_and_then_used_without_being_named() {
 #[tokio::test]
 async fn an_operator_that_was_made_is_made_again_with_the_same_key() {
     let home = Home::new();
-    let local = local(&home, "http://127.0.0.1:1");
+    let local = local(&home, "http://127.0.0.1:1", None);
     for _ in 0..2 {
         let ran = home.run("operator init --id ops --state-dir state --json").await;
         assert_eq!(ran.code, Some(0), "{}", ran.all());
@@ -131,7 +135,7 @@ async fn an_operator_that_was_made_is_made_again_with_the_same_key() {
 #[tokio::test]
 async fn a_second_first_operator_is_refused_unless_forced() {
     let home = Home::new();
-    let _local = local(&home, "http://127.0.0.1:1");
+    let _local = local(&home, "http://127.0.0.1:1", None);
     assert_eq!(home.run("operator init --id one --state-dir state").await.code, Some(0));
     let ran = home.run("operator init --id two --state-dir state").await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{}", ran.all());
@@ -140,10 +144,21 @@ async fn a_second_first_operator_is_refused_unless_forced() {
 }
 
 #[tokio::test]
-async fn a_deploy_to_the_node_here_shows_the_url_through_its_ingress() {
+async fn a_deploy_to_the_node_here_shows_its_url_once_the_ingress_knows_it() {
     let home = Home::new();
-    let node = Node::start([Say::Json(202, deploy("accepted")), Say::Json(200, deploy("deployed"))]).await;
-    let _local = local(&home, &node.url);
+    let upstreams = json!([{ "node": "vps-a", "address": "127.0.0.1:24000" }]);
+    let route = json!({ "host": "shop.dev.localhost", "application": "shop", "upstreams": upstreams });
+    let routes = |routes: serde_json::Value| Say::Json(200, json!({ "v": 1, "routes": routes }));
+    let node = Node::start([
+        Say::Json(202, deploy("accepted")),
+        Say::Json(200, deploy("deployed")),
+        routes(json!([])),
+        routes(json!([&route])),
+        routes(json!([&route])),
+    ])
+    .await;
+    let ingress = Node::start([Say::Json(200, json!({ "hosts": 0 })), Say::Json(200, json!({ "hosts": 1 }))]).await;
+    let _local = local(&home, &node.url, Some(&ingress.url));
     // The state directory of the environment, and the key that a development node keeps in it.
     let (key, label) = (home.path().join("state/operator.key"), home.path().join("state/operator.json"));
     std::fs::copy(home.key(), &key).unwrap();
@@ -151,6 +166,7 @@ async fn a_deploy_to_the_node_here_shows_the_url_through_its_ingress() {
     let ran = home.command("deploy project").env("SCAFO_STATE_DIR", "state").output().await.unwrap();
     let ran = crate::run::Ran::from(ran);
     assert_eq!(ran.code, Some(0), "{}", ran.all());
-    assert!(ran.stdout.ends_with("http://shop.dev.localhost:8080/\n"), "{}", ran.all());
-    assert!(node.asked().iter().all(|asked| !asked.verified_jti().is_empty()));
+    let port = ingress.url.rsplit_once(':').unwrap().1;
+    assert!(ran.stdout.ends_with(&format!("http://shop.dev.localhost:{port}/\n")), "{}", ran.all());
+    assert_eq!((node.asked().len(), ingress.asked().len()), (5, 2));
 }

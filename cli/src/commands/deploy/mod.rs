@@ -2,6 +2,7 @@
 
 mod follow;
 mod progress;
+mod reachable;
 mod urls;
 
 use std::sync::Arc;
@@ -82,6 +83,11 @@ pub(super) async fn run(args: DeployArgs, output: Output) -> Outcome {
         return output.data(&printed, || format!("{}\n", accepted.id));
     }
     let ended = follower.follow(accepted).await?;
+    // With a detail it is deployed and not served yet: there is nothing to wait for.
+    if let (DeployState::Deployed, None, Some(node)) = (ended.state, &ended.detail, &target.local) {
+        progress.step("waiting for the ingress to hear of it");
+        reachable::wait(&target.client, node, &ended.application).await;
+    }
     progress.end();
     finish(&target, &signer, &ended, output).await
 }

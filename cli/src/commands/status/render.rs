@@ -18,7 +18,7 @@ pub(super) fn render(
     let mut line = |name: &str, value: &str| page.push_str(&format!("{name:<13}{}\n", clean(value)));
     if let Some(node) = &state.node {
         line("node", &format!("{} at {}, scafo {}, since {}", node.id, node.address, node.version, node.started_at));
-        line("runtime", &runtime(node, local));
+        line("runtime", &runtime(node));
         if !node.platform_domains.is_empty() {
             let domains: Vec<String> = node.platform_domains.iter().map(ToString::to_string).collect();
             line("domains", &domains.join(" "));
@@ -47,15 +47,19 @@ pub(super) fn render(
     page
 }
 
-/// The runtime by its name, so that the stand-in is never taken for celld.
-fn runtime(node: &NodeRecord, local: Option<&Ready>) -> String {
-    let Some(version) = &node.celld_version else { return "none".to_owned() };
-    // Only the node's own machine knows which of the two it is.
-    match local.map(|node| node.standin) {
-        Some(true) => format!("celld-workerd {version}, the development stand-in for celld"),
-        Some(false) => format!("celld {version}"),
-        None => format!("version {version}"),
+/// The runtime by its name. A node reports the stand-in by name and celld by its bare version, so that the one is never taken
+/// for the other.
+fn runtime(node: &NodeRecord) -> String {
+    match &node.celld_version {
+        None => "none".to_owned(),
+        Some(version) if is_standin(version) => format!("{version}, the development stand-in for celld"),
+        Some(version) => format!("celld {version}"),
     }
+}
+
+/// Whether a runtime's version is the stand-in's.
+pub(super) fn is_standin(version: &str) -> bool {
+    version.starts_with("celld-workerd")
 }
 
 fn coordinator(state: &DaemonState) -> String {
@@ -138,7 +142,7 @@ pub(super) mod tests {
         let state: DaemonState = serde_json::from_value(well()).unwrap();
         insta::assert_snapshot!(render(&state, None, "http://127.0.0.1:7400", &[], &[]), @r#"
 node         vps-a at 127.0.0.1, scafo 0.1.0, since 2026-04-01T12:30:00.000Z
-runtime      version 0.6.0
+runtime      celld 0.6.0
 domains      dev.localhost
 api          http://127.0.0.1:7400
 coordinator  vps-a (this node), fence 3

@@ -6,6 +6,8 @@ use scafo_core::record::{Adoption, NodeRecord, ProcessState, Serving, UnplacedRe
 use scafo_core::view::{DaemonState, ProcessStatus, Unplaced};
 use scafo_supervisor::{NODE_FILE, Ready};
 
+use super::render::is_standin;
+
 /// Everything to look at, the most general first.
 pub(super) fn warnings(state: &DaemonState, local: Option<&Ready>) -> Vec<String> {
     let mut found = Vec::new();
@@ -35,12 +37,12 @@ fn of_node(node: &NodeRecord, local: Option<&Ready>, found: &mut Vec<String>) {
     } else if node.leaving {
         found.push("the node is leaving: nothing new is placed on it".to_owned());
     }
-    match (&node.celld_version, local.is_some_and(|node| node.standin)) {
-        (None, _) => found.push("the node has no runtime: install celld, or set celld.path".to_owned()),
-        (Some(_), true) => {
+    match &node.celld_version {
+        None => found.push("the node has no runtime: install celld, or set celld.path".to_owned()),
+        Some(version) if is_standin(version) => {
             found.push("applications run in the development stand-in, which is not for production".to_owned());
         }
-        (Some(_), false) => {}
+        Some(_) => {}
     }
     if local.is_some_and(|node| node.bucket.is_some()) {
         found.push(
