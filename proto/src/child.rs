@@ -82,6 +82,19 @@ impl Listeners {
         found(name, ready())
     }
 
+    /// Takes every TCP listener whose name starts with `prefix`, in the order of their names; at least one.
+    ///
+    /// # Errors
+    /// When none was passed or one cannot be used.
+    pub fn take_tcp_starting_with(&mut self, prefix: &str) -> Result<Vec<tokio::net::TcpListener>, StartError> {
+        let mut names: Vec<_> = self.positions.keys().filter(|name| name.starts_with(prefix)).cloned().collect();
+        if names.is_empty() {
+            return Err(StartError::NoSocket(prefix.to_owned()));
+        }
+        names.sort();
+        names.iter().map(|name| self.take_tcp(name)).collect()
+    }
+
     /// Takes a Unix listener, ready for tokio.
     ///
     /// # Errors

@@ -1,0 +1,117 @@
+//! What every answer has: a request id, one line in the log, and, when it is a refusal, a problem document.
+//!
+//! Handlers return a [`Refusal`]; the document is written in one place, around every route, so that refusals of the framework,
+//! of handlers and of a handler that panicked cannot differ in form.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Instant;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt as _;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderName, HeaderValue, StatusCode};
+use scafo_core::problem::{Problem, ProblemCode, ProblemDocument};
+use serde::Serialize;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// As much of a path as the log shows. The longest of ours has about 150 characters.
+const SHOWN_PATH: usize = 200;
+
+/// A problem on its way to the caller.
+#[derive(Debug)]
+pub(crate) struct Refusal(Problem);
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Refusal {
+    /// Only the status and the problem itself; [`envelope`] writes the document.
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = status(self.0.code);
+        response.extensions_mut().insert(self.0);
+        response
+    }
+}
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A JSON answer of a type of ours.
+pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response {
+    json(status, to_json(value))
+}
+
+fn to_json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("answers hold strings, numbers, lists and maps with string keys")
+}
+
+/// Around every route: gives the request its id, turns refusals and panics into documents, writes the access log.
+pub(crate) async fn envelope(request: Request, next: Next) -> Response {
+    let id = format!("{:016x}", rand::random::<u64>());
+    let method = request.method().clone();
+    let path: String = request.uri().path().chars().take(SHOWN_PATH).collect();
+    let started = Instant::now();
+    let mut response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(panicked) => Refusal(Problem::new(ProblemCode::Internal, "").because(said(&*panicked))).into_response(),
+    };
+    let problem = response.extensions_mut().remove::<Problem>();
+    if let Some(problem) = &problem {
+        write_document(&mut response, problem, &id);
+    }
+    let shown = HeaderValue::from_str(&id).expect("hexadecimal digits are legal in a header");
+    response.headers_mut().insert(REQUEST_ID, shown);
+    let status = response.status().as_u16();
+    let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    match problem {
+        Some(problem) if problem.code == ProblemCode::Internal => {
+            tracing::error!(id, %method, path, status, took_ms, ?problem, "request failed");
+        }
+        Some(problem) => tracing::info!(id, %method, path, status, took_ms, ?problem, "request refused"),
+        None => tracing::debug!(id, %method, path, status, took_ms, "request answered"),
+    }
+    response
+}
+
+fn status(code: ProblemCode) -> StatusCode {
+    StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn write_document(response: &mut Response, problem: &Problem, id: &str) {
+    let mut document = problem.document();
+    if problem.code == ProblemCode::Internal {
+        document.detail = format!("something failed in this node that must not; its log says what under request {id}");
+    }
+    let body = to_json(&document);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(ProblemDocument::CONTENT_TYPE));
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    match problem.code {
+        ProblemCode::AuthInvalid => {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        ProblemCode::DeployOverloaded => {
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        _ => {}
+    }
+    *response.body_mut() = body.into();
+}
+
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("the handler panicked: {}", text.as_deref().unwrap_or("no message"))
+}

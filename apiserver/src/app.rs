@@ -1,0 +1,73 @@
+//! The application: everything that the routes share, put together from the settings.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::sync::Arc;
+
+use scafo_core::settings::ApiserverSettings;
+use scafo_core::view::Health;
+
+use crate::auth::{Authenticator, IngressTokens};
+use crate::clock::Clock;
+use crate::deploy::Intake;
+use crate::documents::Documents;
+use crate::registry::Registry;
+use crate::routes;
+
+/// The running application. It owns the deploys that it carries.
+pub struct App {
+    pub(crate) health: Health,
+    pub(crate) registry: Registry,
+    pub(crate) authenticator: Authenticator,
+    pub(crate) ingress_tokens: IngressTokens,
+    pub(crate) documents: Documents,
+    pub(crate) intake: Arc<Intake>,
+}
+
+/// What keeps the API from starting.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// An ingress token is empty.
+    #[error("an ingress token is empty, which would let everybody in: remove it from `ingress.token`")]
+    EmptyIngressToken,
+    /// The directory cannot be used.
+    #[error("cannot use the directory {dir}: {cause}")]
+    Directory {
+        /// Which.
+        dir: String,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+impl App {
+    /// Reads back what the last process left, and goes on with its deploys. Has to be called within a runtime.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(settings: ApiserverSettings, clock: Arc<dyn Clock>) -> Result<Arc<Self>, OpenError> {
+        let dir = settings.dir;
+        let unusable = |cause| OpenError::Directory { dir: dir.display().to_string(), cause };
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unusable)?;
+        let registry = Registry::new(&settings.registry_socket);
+        let intake = Intake::open(&dir, settings.deploy, settings.deploy_runner, registry.clone()).map_err(unusable)?;
+        Ok(Arc::new(Self {
+            health: Health { ok: true, version: settings.version, node: settings.node },
+            authenticator: Authenticator::open(&dir, registry.clone(), clock).map_err(unusable)?,
+            ingress_tokens: IngressTokens::new(&settings.ingress_tokens).ok_or(OpenError::EmptyIngressToken)?,
+            documents: Documents::new(&settings.router_socket),
+            registry,
+            intake,
+        }))
+    }
+
+    /// Every route.
+    pub fn router(self: &Arc<Self>) -> axum::Router {
+        routes::router(self.clone())
+    }
+
+    /// Lays down the deploys that are being carried; the next process takes them up again.
+    pub async fn stop(&self) {
+        self.intake.stop().await;
+    }
+}

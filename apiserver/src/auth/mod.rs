@@ -1,0 +1,153 @@
+//! Who calls: node and operator tokens, and ingress tokens.
+//!
+//! Every token that does not hold up is refused with the same words, whatever is wrong with it; the log has the reason. A
+//! registry daemon that is away is never the caller's fault: then the answer is `draining`.
+
+mod bearer;
+mod ingress;
+mod keys;
+mod replay;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use http::HeaderMap;
+use scafo_core::id::{ApplicationName, NodeId, is_label};
+use scafo_core::problem::{Problem, ProblemCode};
+use scafo_core::record::{OperatorRecord, Role};
+use scafo_core::token::{PublicKey, Unverified};
+
+pub(crate) use self::ingress::IngressTokens;
+use self::keys::Keys;
+use self::replay::Replay;
+use crate::clock::Clock;
+use crate::registry::Registry;
+
+/// The verified caller of a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Caller {
+    /// A machine of the fleet; it reaches every application.
+    Node(NodeId),
+    /// An operator key.
+    Operator(Box<OperatorRecord>),
+}
+
+impl Caller {
+    /// Its id, as it stands in records.
+    pub(crate) fn id(&self) -> &str {
+        match self {
+            Self::Node(id) => id.as_str(),
+            Self::Operator(record) => record.id.as_str(),
+        }
+    }
+
+    /// The operator, on a route that answers operators only.
+    ///
+    /// # Errors
+    /// `auth-scope` for a node.
+    pub(crate) fn operator(&self) -> Result<&OperatorRecord, Problem> {
+        match self {
+            Self::Operator(record) => Ok(record),
+            Self::Node(_) => Err(Problem::new(
+                ProblemCode::AuthScope,
+                "this route answers operator tokens only; sign the request with an operator key",
+            )),
+        }
+    }
+
+    /// Refuses an application that the caller does not reach, without saying what it does reach.
+    ///
+    /// # Errors
+    /// `auth-scope`.
+    pub(crate) fn must_reach(&self, application: &ApplicationName) -> Result<(), Problem> {
+        match self {
+            Self::Operator(record) if !record.applications.reaches(application) => Err(Problem::new(
+                ProblemCode::AuthScope,
+                format!("this operator key does not reach the application `{application}`"),
+            )),
+            Self::Operator(_) | Self::Node(_) => Ok(()),
+        }
+    }
+
+    /// The operator whose scope narrows what is read; `None` for a caller who sees everything.
+    pub(crate) fn narrowed(&self) -> Option<&OperatorRecord> {
+        match self {
+            Self::Operator(record) if record.role == Role::Operator => Some(record),
+            Self::Operator(_) | Self::Node(_) => None,
+        }
+    }
+}
+
+/// A key and whose it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    pub(crate) public_key: PublicKey,
+    pub(crate) caller: Caller,
+}
+
+/// How old the record behind a key may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// Up to a minute.
+    Cached,
+    /// Read for this request.
+    Now,
+}
+
+/// Decides who calls.
+pub(crate) struct Authenticator {
+    clock: Arc<dyn Clock>,
+    keys: Keys,
+    replay: Replay,
+}
+
+impl Authenticator {
+    /// # Errors
+    /// When the ids of used tokens cannot be read back from `dir` or will not be writable.
+    pub(crate) fn open(dir: &Path, registry: Registry, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
+        let replay = Replay::open(dir, clock.wall())?;
+        Ok(Self { keys: Keys::new(registry, clock.clone()), replay, clock })
+    }
+
+    /// Verifies the token of a request and marks it as used.
+    ///
+    /// `application` is whose deploy route was called, if it is one: a workload token is judged by that application's trust
+    /// policy. No policy admits one here yet, so a token that is no node or operator token does not hold up.
+    ///
+    /// # Errors
+    /// `auth-invalid`, the same for every cause; `draining` or `store-unavailable` when it cannot be told.
+    pub(crate) async fn verify(
+        &self,
+        headers: &HeaderMap,
+        freshness: Freshness,
+        application: Option<&ApplicationName>,
+    ) -> Result<Caller, Problem> {
+        let _ = application;
+        let token = bearer::token(headers).ok_or_else(|| refused("no bearer token"))?;
+        let unverified = Unverified::parse(token).map_err(refused)?;
+        if !is_label(unverified.kid()) {
+            return Err(refused("a kid that is no id"));
+        }
+        let key = self.keys.get(unverified.kid(), freshness).await?;
+        let now = self.clock.wall();
+        let Some(key) = key else {
+            // Costs what a wrong signature costs, so that time does not tell which ids exist.
+            let _ = unverified.verify(keys::nobody(), now);
+            return Err(refused("an unknown kid"));
+        };
+        let claims = unverified.verify(&key.public_key, now).map_err(refused)?;
+        match self.replay.accept(&claims, now)? {
+            replay::Outcome::First => Ok(key.caller.clone()),
+            replay::Outcome::Used => Err(refused("a token that was used before")),
+        }
+    }
+}
+
+/// The one refusal. `reason` is for the log.
+fn refused(reason: impl std::fmt::Display) -> Problem {
+    Problem::new(
+        ProblemCode::AuthInvalid,
+        "this route needs a valid token in the `Authorization: Bearer` header; sign a fresh one for each request",
+    )
+    .because(reason)
+}

@@ -1,0 +1,139 @@
+//! The intake of deploys, from the first byte of an artifact to the end of the deploy.
+//!
+//! What is kept true: a deploy is acknowledged only when its artifact is whole on the disk and its record written; an
+//! acknowledged deploy is offered to the registry daemon until that says how it ended, across restarts of either; nothing
+//! that was not acknowledged stays on the disk; and slots and staged bytes are given back however it ends.
+
+mod capacity;
+mod carry;
+mod receive;
+mod stage;
+mod unpack;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::HeaderMap;
+use scafo_core::deploy::Metadata;
+use scafo_core::id::{ApplicationName, DeployId};
+use scafo_core::problem::{Problem, ProblemCode};
+use scafo_core::settings::DeployIntakeSettings;
+use scafo_core::view::DeployStatus;
+use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::capacity::Capacity;
+pub(crate) use self::stage::Meta;
+use self::stage::Stage;
+use crate::registry::Registry;
+
+/// Archives unpacked at once. Unpacking is one thread's full work, and a node has to serve beside it.
+const UNPACKING: usize = 1;
+
+/// The intake of one node.
+pub(crate) struct Intake {
+    settings: DeployIntakeSettings,
+    /// Whether there is a runtime to deploy with.
+    runner: bool,
+    registry: Registry,
+    stage: Stage,
+    capacity: Arc<Capacity>,
+    turn: Semaphore,
+    /// Deploys that are being carried. They outlive the request that brought them.
+    carried: TaskTracker,
+    stopping: CancellationToken,
+}
+
+impl Intake {
+    /// Opens the stage, drops what was never acknowledged, and goes on with the rest.
+    pub(crate) fn open(
+        dir: &Path,
+        settings: DeployIntakeSettings,
+        runner: bool,
+        registry: Registry,
+    ) -> io::Result<Arc<Self>> {
+        let (stage, left) = Stage::open(dir)?;
+        let intake = Arc::new(Self {
+            capacity: Capacity::new(settings.queue, settings.staged_bytes),
+            settings,
+            runner,
+            registry,
+            stage,
+            turn: Semaphore::new(UNPACKING),
+            carried: TaskTracker::new(),
+            stopping: CancellationToken::new(),
+        });
+        for (staged, meta) in left {
+            let slot = intake.capacity.keep(meta.artifact.bytes);
+            intake.carried.spawn(intake.clone().take_up(staged, meta, slot));
+        }
+        Ok(intake)
+    }
+
+    /// Takes a deploy whose caller, name and metadata were checked. The checks here come in the order of the API: what the
+    /// registry says, whether this node can deploy, whether it has room, and then the body.
+    ///
+    /// Once the artifact is whole, dropping this future no longer stops the deploy.
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        application: &ApplicationName,
+        by: &str,
+        metadata: Metadata,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<DeployStatus, Problem> {
+        self.registry.prepare(application, &metadata).await?;
+        if !self.runner {
+            return Err(Problem::new(
+                ProblemCode::CapabilityMissing,
+                "this node has no runtime to deploy with: install celld on it or set `celld.path`, or deploy to another node",
+            ));
+        }
+        let announced = receive::announced(headers);
+        let mut slot =
+            self.capacity.take(announced.unwrap_or(0).min(self.settings.artifact_bytes)).ok_or_else(overloaded)?;
+        let id = DeployId::new(application, rand::random());
+        let staged = self.stage.create(&id).map_err(unstaged)?;
+        let limits =
+            receive::Limits { bytes: self.settings.artifact_bytes, within: self.settings.receive_timeout.get() };
+        let artifact = receive::receive(body, announced, &staged.artifact(), limits, &mut slot).await?;
+        let meta = Meta { id, by: by.to_owned(), source: metadata.source, artifact };
+        let (answer, answered) = oneshot::channel();
+        self.carried.spawn(self.clone().accept(staged, meta, slot, answer));
+        answered.await.map_err(|_| {
+            Problem::new(
+                ProblemCode::Draining,
+                "this node is stopping; look whether the deploy is there and deploy again",
+            )
+        })?
+    }
+
+    /// Lays every carried deploy down. What was acknowledged stays on the disk for the next process.
+    pub(crate) async fn stop(&self) {
+        self.stopping.cancel();
+        self.carried.close();
+        self.carried.wait().await;
+    }
+}
+
+fn overloaded() -> Problem {
+    Problem::new(
+        ProblemCode::DeployOverloaded,
+        "this node has as many deploys under way as it takes; try again in a second",
+    )
+}
+
+/// A failure of the disk while an artifact is staged.
+fn unstaged(error: io::Error) -> Problem {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Problem::new(
+            ProblemCode::Draining,
+            "the disk of this node is full, nothing was deployed: free some space under its state directory",
+        ),
+        _ => Problem::new(ProblemCode::Internal, "the artifact could not be staged"),
+    }
+    .because(error)
+}

@@ -1,0 +1,159 @@
+//! The stage: one directory for each deploy, `stage/<deploy id>/`, with `artifact`, `meta.json` and `tree/`.
+//!
+//! `meta.json` is written last and at once, when the artifact is whole on the disk. A directory without it was never
+//! acknowledged to anybody.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use scafo_core::id::DeployId;
+use scafo_core::record::{Artifact, Source};
+use serde::{Deserialize, Serialize};
+
+/// What is known of a staged deploy beside its artifact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Meta {
+    /// Its id.
+    pub(crate) id: DeployId,
+    /// Who deploys.
+    pub(crate) by: String,
+    /// Where the code came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) source: Option<Source>,
+    /// The artifact.
+    pub(crate) artifact: Artifact,
+}
+
+/// Every staged deploy of this node.
+pub(super) struct Stage {
+    dir: PathBuf,
+}
+
+/// One deploy's directory. Dropping it removes the directory, unless it was told to stay.
+#[derive(Debug)]
+pub(super) struct Staged {
+    dir: PathBuf,
+    stays: bool,
+}
+
+impl Stage {
+    /// Opens the stage. Gives back the deploys with everything they need and removes the rest.
+    pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<(Staged, Meta)>)> {
+        let dir = dir.join("stage");
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let mut left = Vec::new();
+        for entry in fs::read_dir(&dir)? {
+            // Removed when it is dropped.
+            let staged = Staged { dir: entry?.path(), stays: false };
+            if let Some(meta) = staged.load() {
+                left.push((Staged { stays: true, dir: staged.dir.clone() }, meta));
+                staged.stay();
+            }
+        }
+        Ok((Self { dir }, left))
+    }
+
+    pub(super) fn create(&self, id: &DeployId) -> io::Result<Staged> {
+        let dir = self.dir.join(id.as_str());
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        Ok(Staged { dir, stays: false })
+    }
+}
+
+impl Staged {
+    /// Where the artifact goes.
+    pub(super) fn artifact(&self) -> PathBuf {
+        self.dir.join("artifact")
+    }
+
+    /// Where it is unpacked.
+    pub(super) fn tree(&self) -> PathBuf {
+        self.dir.join("tree")
+    }
+
+    /// Completes the stage, durably. From here on a crash leaves it in place.
+    pub(super) fn complete(&mut self, meta: &Meta) -> io::Result<()> {
+        let fresh = self.dir.join("meta.json.new");
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+        file.write_all(&scafo_core::record::to_bytes(meta))?;
+        file.sync_all()?;
+        fs::rename(&fresh, self.dir.join("meta.json"))?;
+        for dir in [Some(self.dir.as_path()), self.dir.parent()].into_iter().flatten() {
+            File::open(dir)?.sync_all()?;
+        }
+        self.stays = true;
+        Ok(())
+    }
+
+    /// Leaves the directory where it is.
+    pub(super) fn stay(mut self) {
+        self.stays = true;
+    }
+
+    /// Removes the directory.
+    pub(super) fn remove(mut self) {
+        self.stays = false;
+    }
+
+    fn load(&self) -> Option<Meta> {
+        let meta: Meta = serde_json::from_slice(&fs::read(self.dir.join("meta.json")).ok()?).ok()?;
+        let artifact = fs::metadata(self.artifact()).ok()?;
+        let named = self.dir.file_name().is_some_and(|name| name == meta.id.as_str());
+        (named && artifact.is_file() && artifact.len() == meta.artifact.bytes).then_some(meta)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
+        let removed = if self.dir.is_dir() { fs::remove_dir_all(&self.dir) } else { fs::remove_file(&self.dir) };
+        if let Err(error) = removed {
+            tracing::warn!(%error, "what was staged stays on the disk until the next start");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(id: &str) -> Meta {
+        let artifact = Artifact { sha256: "00".repeat(32), bytes: 3 };
+        Meta { id: id.parse().unwrap(), by: "op".to_owned(), source: None, artifact }
+    }
+
+    #[test]
+    fn what_is_complete_is_found_again_and_what_is_not_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stage, left) = Stage::open(dir.path()).unwrap();
+        assert!(left.is_empty());
+        let whole = meta("shop.0000000000000001");
+        let mut staged = stage.create(&whole.id).unwrap();
+        fs::write(staged.artifact(), "abc").unwrap();
+        staged.complete(&whole).unwrap();
+        drop(staged);
+        stage.create(&"shop.0000000000000002".parse().unwrap()).unwrap().stay();
+        let mut cut = stage.create(&"shop.0000000000000003".parse().unwrap()).unwrap();
+        fs::write(cut.artifact(), "ab").unwrap();
+        cut.complete(&meta("shop.0000000000000003")).unwrap();
+        fs::write(dir.path().join("stage/stray"), "").unwrap();
+
+        let (_, left) = Stage::open(dir.path()).unwrap();
+        assert_eq!(left.iter().map(|(_, meta)| meta).collect::<Vec<_>>(), [&whole]);
+        assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 1);
+        left.into_iter().for_each(|(staged, _)| staged.remove());
+        assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn an_abandoned_stage_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stage, _) = Stage::open(dir.path()).unwrap();
+        drop(stage.create(&"shop.0000000000000001".parse().unwrap()).unwrap());
+        assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 0);
+    }
+}

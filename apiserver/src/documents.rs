@@ -1,0 +1,132 @@
+//! Routing documents, from the router daemon and from what it said last.
+//!
+//! The router daemon is asked on every request, with the entity tag of what is kept, so an unchanged document crosses the
+//! process boundary once. When it is away, or was started again and has nothing yet, what it said last is served: for an
+//! ingress an old document is better than none.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use scafo_core::problem::{Problem, ProblemCode};
+use scafo_proto::chunk::Assembly;
+use scafo_proto::router::GetRoutingRequest;
+use scafo_proto::router::router_client::RouterClient;
+use scafo_proto::status::to_problem;
+use scafo_proto::transport;
+use tonic::Status;
+use tonic::transport::Channel;
+
+/// Documents kept at once. An ingress asks for one; a node has one or two beside it and those of other nodes in an outage.
+const KEPT: usize = 16;
+/// Bytes kept at once, equal bodies counted once each: two formats of 100,000 hosts in a few orders.
+const KEPT_BYTES: usize = 256 * 1024 * 1024;
+/// How long a request waits for the router daemon when there is a document to fall back to.
+const PATIENCE_WITH_ANOTHER: Duration = Duration::from_secs(1);
+/// Longest name of a format that is passed on; longer ones are cut, and are unknown as they were.
+const FORMAT_MAX: usize = 64;
+/// Longest node id. A longer preference names nobody.
+const PREFER_MAX: usize = 63;
+
+/// One document.
+#[derive(Debug, Clone)]
+pub(crate) struct Document {
+    /// Strong entity tag, quotes included.
+    pub(crate) etag: String,
+    /// JSON.
+    pub(crate) body: Bytes,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Which {
+    format: String,
+    prefer: String,
+}
+
+/// The router daemon, and its last words.
+pub(crate) struct Documents {
+    router: RouterClient<Channel>,
+    /// Most recently asked last.
+    kept: Mutex<Vec<(Which, Document)>>,
+}
+
+impl Documents {
+    pub(crate) fn new(socket: &Path) -> Self {
+        Self { router: RouterClient::new(transport::channel(socket)), kept: Mutex::default() }
+    }
+
+    /// The document in `format` (empty for the generic one) with the upstreams of `prefer` first (empty for the fleet's order).
+    ///
+    /// # Errors
+    /// `draining` when there is none yet, `not-found` for a format that is not rendered.
+    pub(crate) async fn get(&self, format: &str, prefer: &str) -> Result<Document, Problem> {
+        let which = Which {
+            format: format.chars().take(FORMAT_MAX).collect(),
+            prefer: if prefer.len() > PREFER_MAX { String::new() } else { prefer.to_owned() },
+        };
+        let last = self.kept(&which);
+        let patience = if last.is_some() { PATIENCE_WITH_ANOTHER } else { transport::QUICK };
+        let tag = last.as_ref().map(|document| document.etag.clone()).unwrap_or_default();
+        match self.ask(&which, tag, patience).await {
+            Ok(Some(document)) => Ok(self.keep(which, document)),
+            Ok(None) => last.ok_or_else(|| Problem::new(ProblemCode::Internal, "").because("not modified since never")),
+            Err(status) => match (to_problem(&status), last) {
+                (problem, Some(last)) if problem.code == ProblemCode::Draining => {
+                    tracing::debug!(?problem, "the router is away; what it said last is served");
+                    Ok(last)
+                }
+                (problem, _) => Err(problem),
+            },
+        }
+    }
+
+    /// The document, or `None` when it still is the one with this tag.
+    async fn ask(&self, which: &Which, tag: String, patience: Duration) -> Result<Option<Document>, Status> {
+        let Which { format, prefer } = which.clone();
+        let request = GetRoutingRequest { format, prefer, if_none_match: tag };
+        transport::read_again(patience, |left| {
+            let (mut router, request) = (self.router.clone(), request.clone());
+            async move {
+                let mut stream = router.get_routing(transport::within(left, request)).await?.into_inner();
+                let first = stream.message().await?.unwrap_or_default();
+                if first.not_modified {
+                    return Ok(None);
+                }
+                let mut assembly = Assembly::default();
+                let mut data = Some(first.data);
+                while let Some(piece) = data {
+                    assembly.push(&piece).map_err(|problem| scafo_proto::status::to_status(&problem))?;
+                    data = stream.message().await?.map(|chunk| chunk.data);
+                }
+                Ok(Some(Document { etag: first.etag, body: assembly.take() }))
+            }
+        })
+        .await
+    }
+
+    fn kept(&self, which: &Which) -> Option<Document> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = kept.iter().position(|(other, _)| other == which)?;
+        let entry = kept.remove(index);
+        let document = entry.1.clone();
+        kept.push(entry);
+        Some(document)
+    }
+
+    fn keep(&self, which: Which, mut document: Document) -> Document {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|(other, _)| *other != which);
+        // A preference that names nobody gives the plain document: its bytes are held once.
+        if let Some((_, same)) = kept.iter().find(|(_, other)| other.etag == document.etag) {
+            document.body = same.body.clone();
+        }
+        kept.push((which, document.clone()));
+        while kept.len() > KEPT
+            || (kept.len() > 1 && kept.iter().map(|(_, d)| d.body.len()).sum::<usize>() > KEPT_BYTES)
+        {
+            kept.remove(0);
+        }
+        document
+    }
+}

@@ -1,0 +1,135 @@
+//! HTTP/1.1 and h2c on the inherited listeners.
+//!
+//! The supervisor owns the sockets: while this process is away, connections wait in the backlog. What holds a connection is
+//! bounded: their number, the time for a request head, the bytes of a head, and the time that open requests have at the end.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+mod linger;
+use linger::Lingering;
+
+/// Connections at once: half of the 1,024 descriptors that a process has by default, the rest is for files and sockets.
+const CONNECTIONS: usize = 512;
+/// How long a request head may take, and how long a connection may be idle.
+const HEAD: Duration = Duration::from_secs(30);
+/// Bytes of a request head: the deploy header and a token are 12 KiB.
+const HEAD_BYTES: usize = 64 * 1024;
+/// How long open requests have when the server ends.
+const DRAIN: Duration = Duration::from_secs(10);
+/// Requests at once on one h2c connection.
+const STREAMS: u32 = 64;
+/// How often an h2c peer is asked whether it is there, and how long it has to answer.
+const PING: Duration = Duration::from_secs(20);
+/// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves `router` on every listener until `stop`, then finishes what is open for at most 10 s.
+pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: CancellationToken) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut accepting = JoinSet::new();
+    for listener in listeners {
+        accepting.spawn(accept_loop(listener, router.clone(), room.clone(), stop.clone()));
+    }
+    while let Some(ended) = accepting.join_next().await {
+        if let Err(error) = ended {
+            tracing::error!(%error, "a listener's task failed");
+            stop.cancel();
+        }
+    }
+}
+
+async fn accept_loop(listener: TcpListener, router: Router, room: Arc<Semaphore>, stop: CancellationToken) {
+    let graceful = GracefulShutdown::new();
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            (stream, permit) = accept(&listener, &room) => {
+                let connection = connection(stream, router.clone(), graceful.watcher());
+                connections.spawn(async move {
+                    connection.await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+    drop(listener);
+    if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+        tracing::warn!(open = connections.len(), "requests that did not end in time are cut");
+    }
+    // What is left is aborted when the set goes.
+}
+
+/// Waits for room first, so that what does not fit stays in the backlog.
+async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> (TcpStream, tokio::sync::OwnedSemaphorePermit) {
+    let permit = room.clone().acquire_owned().await.expect("nobody closes this semaphore");
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, permit),
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, router: Router, watcher: Watcher) {
+    // Small answers go out at once. A socket that refuses the option works without it.
+    let _ = stream.set_nodelay(true);
+    let asked = Arc::new(AtomicBool::new(false));
+    let service = {
+        let asked = asked.clone();
+        service_fn(move |request: http::Request<Incoming>| {
+            asked.store(true, Ordering::Relaxed);
+            let router = router.clone();
+            async move { Ok::<_, Infallible>(router.oneshot(request).await.unwrap_or_else(|never| match never {})) }
+        })
+    };
+    let builder = builder();
+    let serving = builder.serve_connection(TokioIo::new(Lingering::new(stream)), service);
+    let mut serving = std::pin::pin!(watcher.watch(serving));
+    // Until the protocol is known its own timers do not run: a peer that sends nothing is dropped here.
+    let outcome = tokio::select! {
+        outcome = &mut serving => outcome,
+        () = tokio::time::sleep(HEAD) => {
+            if !asked.load(Ordering::Relaxed) {
+                return;
+            }
+            serving.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::debug!(error = &*error, "a connection ended");
+    }
+}
+
+fn builder() -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(u32::try_from(HEAD_BYTES).expect("64 Ki fits"))
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    builder
+}

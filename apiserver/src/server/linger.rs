@@ -1,0 +1,82 @@
+//! Closing without losing the answer.
+//!
+//! A refusal goes out while the caller may still be sending its artifact. Closing a socket with unread bytes resets the
+//! connection, and the reset can overtake the answer (RFC 9112 §9.6). So the end of our side is announced first, and what
+//! still comes in is read and dropped for a moment.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
+
+/// How long a peer has to notice that it was answered.
+const MOMENT: Duration = Duration::from_secs(2);
+/// Bytes that are dropped at most: what a fast local peer sends before it looks up.
+const DROPPED: usize = 16 * 1024 * 1024;
+
+pub(super) struct Lingering {
+    stream: TcpStream,
+    /// Set once our side is closed.
+    lingering: Option<(Pin<Box<Sleep>>, usize)>,
+}
+
+impl Lingering {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self { stream, lingering: None }
+    }
+}
+
+impl AsyncRead for Lingering {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Lingering {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.lingering.is_none() {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            this.lingering = Some((Box::pin(sleep(MOMENT)), 0));
+        }
+        let Some((moment, dropped)) = &mut this.lingering else { return Poll::Ready(Ok(())) };
+        let mut buffer = [0; 16 * 1024];
+        while *dropped < DROPPED {
+            let mut read = ReadBuf::new(&mut buffer);
+            match Pin::new(&mut this.stream).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => *dropped += read.filled().len(),
+                // The peer closed its side, or is gone.
+                Poll::Ready(_) => return Poll::Ready(Ok(())),
+                Poll::Pending => {
+                    ready!(moment.as_mut().poll(cx));
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
