@@ -1,0 +1,166 @@
+package scafo
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+)
+
+const (
+	// storageVersion is the version of the storage protocol that is spoken here.
+	storageVersion = "1"
+	// largestValue is the largest value that is read. Certificate chains have a few kilobytes; this leaves room for
+	// revocation lists and archives that somebody puts beside them.
+	largestValue = 16 << 20
+	// largestListing is the longest listing that is read: 200,000 keys of 300 bytes.
+	largestListing = 64 << 20
+)
+
+// remoteStorage is the storage protocol, version 1, against one node. It tries nothing twice but a lock that is taken:
+// the node is on this machine, so a failure is a fault to report. Its methods answer as certmagic.Storage asks for.
+type remoteStorage struct {
+	node    *node
+	timeout time.Duration
+	locks   *locks
+}
+
+func newRemoteStorage(s settings, n *node) *remoteStorage {
+	r := &remoteStorage{node: n, timeout: s.storageTimeout}
+	r.locks = newLocks(r)
+	return r
+}
+
+// ask sends one request and hands its answer to read, within the timeout. A status other than the wanted one is a
+// *refusal, and 404 also fs.ErrNotExist.
+func (r *remoteStorage) ask(ctx context.Context, method, target string, header http.Header, body io.Reader, want int, read func(io.Reader) error) error {
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	if header == nil {
+		header = http.Header{}
+	}
+	header.Set("X-Scafo-Storage-Version", storageVersion)
+	response, err := r.node.send(ctx, method, target, header, body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != want {
+		refusal := refused(response)
+		if refusal.status == http.StatusNotFound {
+			return fmt.Errorf("%w: %w", fs.ErrNotExist, refusal)
+		}
+		return refusal
+	}
+	defer drained(response)
+	if read == nil {
+		return nil
+	}
+	return read(response.Body)
+}
+
+func (r *remoteStorage) Store(ctx context.Context, key string, value []byte) error {
+	target, err := objectTarget(key)
+	if err != nil {
+		return err
+	}
+	header := http.Header{"Content-Type": {"application/octet-stream"}}
+	err = r.ask(ctx, http.MethodPut, target, header, bytes.NewReader(value), http.StatusNoContent, nil)
+	return about("store", key, err)
+}
+
+func (r *remoteStorage) Load(ctx context.Context, key string) (value []byte, err error) {
+	target, err := objectTarget(key)
+	if err != nil {
+		return nil, err
+	}
+	err = r.ask(ctx, http.MethodGet, target, nil, nil, http.StatusOK, func(body io.Reader) error {
+		value, err = readBounded(body, largestValue)
+		return err
+	})
+	if err != nil {
+		return nil, about("load", key, err)
+	}
+	return value, nil
+}
+
+// Delete removes the key and everything beneath it. A key that is not there is no error.
+func (r *remoteStorage) Delete(ctx context.Context, key string) error {
+	target, err := objectTarget(key)
+	if err != nil {
+		return err
+	}
+	err = r.ask(ctx, http.MethodDelete, target, nil, nil, http.StatusNoContent, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return about("delete", key, err)
+}
+
+func (r *remoteStorage) List(ctx context.Context, prefix string, recursive bool) (keys []string, err error) {
+	query := url.Values{"prefix": {prefix}, "recursive": {strconv.FormatBool(recursive)}}
+	err = r.ask(ctx, http.MethodGet, "/v1/storage/list?"+query.Encode(), nil, nil, http.StatusOK, func(body io.Reader) error {
+		return readJSON(body, &keys)
+	})
+	if err != nil {
+		return nil, about("list", prefix, err)
+	}
+	return keys, nil
+}
+
+func (r *remoteStorage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
+	query := url.Values{"key": {key}}
+	var stat struct {
+		Modified   *time.Time `json:"modified"`
+		Size       int64      `json:"size"`
+		IsTerminal bool       `json:"isTerminal"`
+	}
+	err := r.ask(ctx, http.MethodGet, "/v1/storage/stat?"+query.Encode(), nil, nil, http.StatusOK, func(body io.Reader) error {
+		return readJSON(body, &stat)
+	})
+	if err != nil {
+		return certmagic.KeyInfo{}, about("stat", key, err)
+	}
+	info := certmagic.KeyInfo{Key: key, Size: stat.Size, IsTerminal: stat.IsTerminal}
+	if stat.Modified != nil {
+		info.Modified = *stat.Modified
+	}
+	return info, nil
+}
+
+func objectTarget(key string) (string, error) {
+	path, err := checkedKey(key)
+	return "/v1/storage/objects/" + path, err
+}
+
+func readJSON(body io.Reader, into any) error {
+	text, err := readBounded(body, largestListing)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, into)
+}
+
+func readBounded(body io.Reader, largest int64) ([]byte, error) {
+	value, err := io.ReadAll(io.LimitReader(body, largest+1))
+	if err == nil && int64(len(value)) > largest {
+		err = fmt.Errorf("the answer has more than %d MiB", largest>>20)
+	}
+	return value, err
+}
+
+// about says what failed, and keeps what an error is.
+func about(operation, key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", operation, key, err)
+}
