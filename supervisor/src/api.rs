@@ -89,7 +89,8 @@ pub struct Pids {
 }
 
 impl Ready {
-    /// Reads the file of the node that runs on `state_dir`; `None` when none runs there.
+    /// Reads the file of the node that runs on `state_dir`; `None` when none runs there, also when one was killed and left its
+    /// file behind.
     ///
     /// # Errors
     /// When there is a file that cannot be read.
@@ -105,12 +106,13 @@ impl Ready {
                 ));
             }
         };
-        serde_json::from_slice(&text).map(Some).map_err(|error| {
+        let ready: Self = serde_json::from_slice(&text).map_err(|error| {
             Error::new(
                 format!("{} is not readable: {error}", path.display()),
                 "the node may be of another version; restart it",
             )
-        })
+        })?;
+        Ok(Some(ready).filter(|ready| crate::spawn::proc::start_time(ready.pids.supervisor).is_some()))
     }
 }
 

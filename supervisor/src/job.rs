@@ -252,7 +252,7 @@ mod tests {
     async fn gone(finished: &Finished) {
         let inner: u32 = String::from_utf8_lossy(&finished.stdout).trim().parse().unwrap();
         for _ in 0..1000 {
-            if proc::look(inner).is_none() {
+            if proc::start_time(inner).is_none() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -233,15 +233,15 @@ impl Driver {
 
     async fn try_spawn(&mut self) -> Result<(), String> {
         let (program, version) = self.shared.runtime.current().await.map_err(|problem| format!("{problem:?}"))?;
-        let spec = self.spec(program.clone(), &version).map_err(|error| error.to_string())?;
+        let spec = self.spec(program, &version).map_err(|error| error.to_string())?;
         let mut process = self.shared.spawner.start_process(spec).await.map_err(|error| error.to_string())?;
         let started_at = now();
-        if let Some(seen) = proc::look(process.pid()) {
+        if let Some(start_time) = proc::start_time(process.pid()) {
             let record = Record {
                 application: self.application.clone(),
                 pid: process.pid(),
-                start_time: seen.start_time,
-                executable: program,
+                start_time,
+                watch: self.shared.launch.own(&self.application).watch,
                 ports: self.ports,
                 celld_version: version.to_string(),
                 started_at,

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::spawn::{ProcessHandle, proc};
 use crate::state::{Pair, read_json, remove, write_json};
 
+/// The variable with the data directory.
+const WATCH: &str = "CELLD_WATCH";
+
 /// A process that was started here.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -18,7 +21,8 @@ pub(super) struct Record {
     pub(super) pid: u32,
     /// Tells the process apart from a later one with its number.
     pub(super) start_time: u64,
-    pub(super) executable: PathBuf,
+    /// The data directory that it was started with, and that nobody else is.
+    pub(super) watch: PathBuf,
     pub(super) ports: Pair,
     pub(super) celld_version: String,
     pub(super) started_at: Timestamp,
@@ -62,8 +66,7 @@ impl Record {
     pub(super) fn process(&self) -> Option<ProcessHandle> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let seen = proc::look(self.pid)?;
-        if seen.start_time != self.start_time || seen.executable.file_name() != self.executable.file_name() {
+        if proc::start_time(self.pid)? != self.start_time || !proc::was_given(self.pid, WATCH, &self.watch) {
             return None;
         }
         ProcessHandle::of_stranger(pid, pidfd).ok()
@@ -74,13 +77,12 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn record(pid: u32) -> Record {
-        let seen = proc::look(pid).unwrap();
+    fn record(pid: u32, watch: &str) -> Record {
         Record {
             application: "shop".parse().unwrap(),
             pid,
-            start_time: seen.start_time,
-            executable: seen.executable,
+            start_time: proc::start_time(pid).unwrap(),
+            watch: watch.into(),
             ports: Pair { public: 1, internal: 2 },
             celld_version: "0.6.0".to_owned(),
             started_at: Timestamp::from_millis(0),
@@ -89,18 +91,22 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_very_process_is_taken_over() {
-        let own = record(std::process::id());
-        assert_eq!(own.process().unwrap().pid(), std::process::id());
+        let mut child = std::process::Command::new("sleep").arg("600").env(WATCH, "/s/watch").spawn().unwrap();
+        let own = record(child.id(), "/s/watch");
+        assert_eq!(own.process().unwrap().pid(), child.id());
         let reused = Record { start_time: own.start_time + 1, ..own.clone() };
         assert!(reused.process().is_none());
-        let other = Record { executable: "/usr/bin/other".into(), ..own };
+        let other = Record { watch: "/s/other".into(), ..own.clone() };
         assert!(other.process().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(own.process().is_none());
     }
 
     #[test]
     fn records_come_back_and_broken_ones_are_left_out() {
         let dir = tempfile::tempdir().unwrap();
-        let own = record(std::process::id());
+        let own = record(std::process::id(), "/s/watch");
         own.save(dir.path()).unwrap();
         std::fs::write(dir.path().join("broken.json"), "{").unwrap();
         let all = Record::all(dir.path()).unwrap();

@@ -2,23 +2,26 @@
 
 use std::path::{Path, PathBuf};
 
-/// What tells a process apart from a later one with the same number.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
-    /// Clock ticks from boot to its start: field 22 of `/proc/<pid>/stat` (proc(5)).
-    pub(crate) start_time: u64,
-    /// Its executable; a replaced one ends in ` (deleted)`, which is taken off.
-    pub(crate) executable: PathBuf,
+/// Longest environment that is looked at, in bytes. celld's has about 1 KiB.
+const MAX_ENVIRONMENT: u64 = 1024 * 1024;
+
+fn file(pid: u32, name: &str) -> PathBuf {
+    Path::new("/proc").join(pid.to_string()).join(name)
 }
 
-/// Looks at a process. `None`: it has ended, or may not be looked at.
-pub(crate) fn look(pid: u32) -> Option<Seen> {
-    let root = Path::new("/proc").join(pid.to_string());
-    let stat = std::fs::read_to_string(root.join("stat")).ok()?;
-    let start_time = start_time_of(&stat)?;
-    let executable = std::fs::read_link(root.join("exe")).ok()?;
-    let shown = executable.to_str()?;
-    Some(Seen { start_time, executable: PathBuf::from(shown.strip_suffix(" (deleted)").unwrap_or(shown)) })
+/// Clock ticks from boot to the start of a process, field 22 of `/proc/<pid>/stat` (`proc(5)`): it tells the process apart from a
+/// later one with the same number. `None`: it has ended.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    start_time_of(&std::fs::read_to_string(file(pid, "stat")).ok()?)
+}
+
+/// Whether a process was started with this variable.
+pub(crate) fn was_given(pid: u32, name: &str, value: &Path) -> bool {
+    use std::io::Read as _;
+    let mut environment = Vec::new();
+    let read = std::fs::File::open(file(pid, "environ")).map(|f| f.take(MAX_ENVIRONMENT).read_to_end(&mut environment));
+    let wanted = format!("{name}={}", value.display());
+    matches!(read, Ok(Ok(_))) && environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
 }
 
 /// The name in field 2 may hold spaces and parentheses, so the fields are counted behind its last `)`. A zombie has ended.
@@ -46,8 +49,10 @@ mod tests {
 
     #[test]
     fn this_process_can_be_looked_at() {
-        let seen = look(std::process::id()).unwrap();
-        assert!(seen.start_time > 0);
-        assert_eq!(seen, look(std::process::id()).unwrap());
+        let own = std::process::id();
+        assert!(start_time(own).unwrap() > 0);
+        assert_eq!(start_time(own), start_time(own));
+        let path = std::env::var("PATH").unwrap();
+        assert!(was_given(own, "PATH", Path::new(&path)) && !was_given(own, "PATH", Path::new("/other")));
     }
 }

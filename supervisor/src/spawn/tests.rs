@@ -89,7 +89,7 @@ async fn a_bound_child_dies_with_the_thread_that_forked_it_and_a_free_one_does_n
     let mut free = spawner.start_process(spec).await.unwrap();
     drop(spawner);
     assert_eq!(finished(&mut bound).await, Exit::Signal(9));
-    assert!(proc::look(free.pid()).is_some());
+    assert!(proc::start_time(free.pid()).is_some());
     free.signal(Signal::KILL);
     finished(&mut free).await;
 }
@@ -116,7 +116,7 @@ async fn a_group_is_killed_as_a_whole() {
     leader.kill_group();
     assert_eq!(finished(&mut leader).await, Exit::Signal(9));
     for _ in 0..1000 {
-        if proc::look(inner).is_none() {
+        if proc::start_time(inner).is_none() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;

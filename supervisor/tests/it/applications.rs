@@ -1,0 +1,222 @@
+//! Applications: celld processes and deploy jobs over gRPC.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use scafo_core::problem::ProblemCode;
+use scafo_core::record::ProcessState;
+use scafo_core::view::ProcessStatus;
+use scafo_proto::status::to_problem;
+use scafo_proto::supervisor::supervisor_client::SupervisorClient;
+use scafo_proto::supervisor::{
+    ApplyProcessesRequest, DesiredProcess, JobExited, ReloadRequest, RunDeployRequest, SignNodeTokenRequest,
+    WatchProcessesRequest, reload_response, run_deploy_event,
+};
+use tonic::transport::Channel;
+
+use crate::node::{Place, alive, mentioning, until};
+
+type Client = SupervisorClient<Channel>;
+
+async fn apply(client: &mut Client, pass: u64, applications: &[&str]) -> Result<(), tonic::Status> {
+    let processes = applications.iter().map(|name| DesiredProcess { application: (*name).to_owned() }).collect();
+    let request = ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes };
+    client.apply_processes(request).await.map(drop)
+}
+
+/// Waits for a report that is as it should be.
+async fn watched(client: &mut Client, fine: impl Fn(&[ProcessStatus]) -> bool) -> Vec<ProcessStatus> {
+    let mut reports = client.watch_processes(WatchProcessesRequest {}).await.unwrap().into_inner();
+    let waiting = async {
+        loop {
+            let report = reports.message().await.unwrap().expect("the stream goes on");
+            let statuses: Vec<ProcessStatus> =
+                report.statuses.iter().map(|status| serde_json::from_slice(status).unwrap()).collect();
+            if fine(&statuses) {
+                return statuses;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("such a report comes")
+}
+
+fn ready_with(version: &'static str) -> impl Fn(&[ProcessStatus]) -> bool {
+    move |statuses| {
+        let fine = |status: &ProcessStatus| {
+            status.state == ProcessState::Ready && status.deployment.as_ref().is_some_and(|v| v.as_str() == version)
+        };
+        !statuses.is_empty() && statuses.iter().all(fine)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_runs_is_reloaded_and_ends_when_it_is_not_wanted() {
+    let place = Place::new();
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply(&mut client, 1, &["shop", "blog"]).await.unwrap();
+    let statuses = watched(&mut client, |s| s.len() == 2 && ready_with("v1")(s)).await;
+    assert_ne!(statuses[0].port, statuses[1].port);
+    assert!(statuses.iter().all(|s| s.celld_version.as_deref() == Some("0.6.0") && !s.adopted && s.restarts == 0));
+
+    place.tell("version", "v2");
+    let reload = ReloadRequest { application: "shop".to_owned() };
+    let answer = client.reload(reload.clone()).await.unwrap().into_inner();
+    assert_eq!((answer.outcome(), answer.version.as_str()), (reload_response::Outcome::Adopted, "v2"));
+    watched(&mut client, |s| {
+        s.iter().any(|s| s.application.as_str() == "shop" && ready_with("v2")(std::slice::from_ref(s)))
+    })
+    .await;
+    place.tell("reload.fail", "");
+    let answer = client.reload(reload).await.unwrap().into_inner();
+    assert_eq!((answer.outcome(), answer.error.as_str()), (reload_response::Outcome::Failed, "boom"));
+    let nobody = client.reload(ReloadRequest { application: "nobody".to_owned() }).await.unwrap().into_inner();
+    assert_eq!(nobody.outcome(), reload_response::Outcome::Unavailable);
+
+    apply(&mut client, 2, &["blog"]).await.unwrap();
+    let statuses = watched(&mut client, |s| s.len() == 1).await;
+    assert_eq!(statuses[0].application.as_str(), "blog");
+    let refused = to_problem(&apply(&mut client, 1, &["shop"]).await.unwrap_err());
+    assert_eq!(refused.code, ProblemCode::CasConflict);
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success(), "{}", place.log());
+    assert_eq!(place.noted("ended").iter().filter(|name| *name == "celld").count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_celld_is_started_again_on_the_same_ports() {
+    let place = Place::new();
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    let before = watched(&mut client, ready_with("v1")).await.remove(0);
+    crate::node::signal(before.pid.unwrap(), Signal::SIGKILL);
+    let after = watched(&mut client, |s| s.iter().any(|s| s.restarts == 1) && ready_with("v1")(s)).await.remove(0);
+    assert_ne!(after.pid, before.pid);
+    assert_eq!((after.port, after.internal_port), (before.port, before.internal_port));
+    assert_eq!(after.last_exit.unwrap().signal, Some(9));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn applications_outlive_a_killed_supervisor_and_are_taken_over_by_the_next() {
+    let place = Place::new();
+    let mut first = place.start();
+    first.ready();
+    let mut client = first.client();
+    apply(&mut client, 1, &["shop", "blog"]).await.unwrap();
+    let before = watched(&mut client, |s| s.len() == 2 && ready_with("v1")(s)).await;
+    first.signal(Signal::SIGKILL);
+    first.ended();
+    assert!(before.iter().all(|status| alive(status.pid.unwrap())));
+
+    let mut second = place.start();
+    second.ready();
+    let mut client = second.client();
+    let after = watched(&mut client, |s| s.len() == 2 && ready_with("v1")(s)).await;
+    for (old, new) in before.iter().zip(&after) {
+        assert_eq!((old.pid, old.port, old.internal_port), (new.pid, new.port, new.internal_port));
+        assert!(new.adopted);
+    }
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    watched(&mut client, |s| s.len() == 1).await;
+    second.signal(Signal::SIGTERM);
+    assert!(second.ended().success(), "{}", place.log());
+    assert!(before.iter().all(|status| !alive(status.pid.unwrap())));
+    assert_eq!(std::fs::read_dir(place.state().join("processes")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_request_to_end_kills_what_does_not_listen() {
+    let place = Place::new();
+    place.tell("celld.deaf", "");
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    let pid = watched(&mut client, ready_with("v1")).await[0].pid.unwrap();
+    node.signal(Signal::SIGINT);
+    watched(&mut client, |s| s.iter().all(|s| s.state == ProcessState::Stopping)).await;
+    node.signal(Signal::SIGINT);
+    assert!(node.ended().success(), "{}", place.log());
+    assert!(!alive(pid));
+}
+
+async fn deploy(client: &mut Client, place: &Place, timeout_ms: u64) -> (Vec<String>, JobExited) {
+    let mut events = client.run_deploy(order(place, timeout_ms)).await.unwrap().into_inner();
+    let mut lines = Vec::new();
+    while let Some(event) = events.message().await.unwrap() {
+        match event.event.unwrap() {
+            run_deploy_event::Event::Line(line) => lines.push(line),
+            run_deploy_event::Event::Exited(exited) => return (lines, exited),
+        }
+    }
+    panic!("a job ends with its exit");
+}
+
+fn order(place: &Place, timeout_ms: u64) -> RunDeployRequest {
+    let config = place.fakes().join("wrangler.jsonc");
+    std::fs::write(&config, "{}").unwrap();
+    RunDeployRequest {
+        deploy_id: "shop.0123456789abcdef".to_owned(),
+        application: "shop".to_owned(),
+        config_path: config.to_str().unwrap().to_owned(),
+        timeout_ms,
+    }
+}
+
+fn jobs_left(place: &Place) -> usize {
+    std::fs::read_dir(place.state().join("jobs")).unwrap().count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_job_has_a_scrubbed_environment_and_leaves_nothing() {
+    let place = Place::new();
+    place.tell(
+        "deploy.sh",
+        "echo bundling >&2; touch \"$TMPDIR/file\"; pwd >&2; env | grep -c '^SCAFO' >&2; echo \"$*\"; exit 7",
+    );
+    let mut node = place.start();
+    node.ready();
+    let (lines, exited) = deploy(&mut node.client(), &place, 60_000).await;
+    assert_eq!(lines, ["bundling", place.fakes().to_str().unwrap(), "0"]);
+    assert_eq!((exited.code, exited.timed_out, exited.celld_version.as_str()), (Some(7), false, "0.6.0"));
+    let arguments = String::from_utf8(exited.stdout.to_vec()).unwrap();
+    assert!(arguments.starts_with("deploy ") && arguments.contains("/fleets/shop ") && arguments.ends_with("--json\n"));
+    assert_eq!(jobs_left(&place), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_job_ends_at_its_deadline_and_with_its_caller() {
+    let place = Place::new();
+    place.tell("deploy.sh", "echo $$ > \"$TMPDIR/../../pid\"; sleep 600 & wait");
+    let mut node = place.start();
+    node.ready();
+    let (_, exited) = deploy(&mut node.client(), &place, 300).await;
+    assert!(exited.timed_out && exited.code.is_none());
+
+    std::fs::remove_file(place.state().join("pid")).unwrap();
+    let stream = node.client().run_deploy(order(&place, 600_000)).await.unwrap();
+    let pid: u32 =
+        until("the job to run", || std::fs::read_to_string(place.state().join("pid")).ok()?.trim().parse().ok());
+    drop(stream);
+    until("the job to be gone", || (!alive(pid) && jobs_left(&place) == 0).then_some(()));
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success());
+    assert_eq!(mentioning(&place.state()), Vec::<u32>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_token_is_signed_with_the_nodes_key() {
+    let place = Place::new();
+    let mut node = place.start();
+    let ready = node.ready();
+    let token = node.client().sign_node_token(SignNodeTokenRequest {}).await.unwrap().into_inner().token;
+    let unverified = scafo_core::token::Unverified::parse(&token).unwrap();
+    assert_eq!(unverified.kid(), ready.node.as_str());
+    let settings: serde_json::Value = serde_json::from_str(&place.noted("settings.registryd").join("")).unwrap();
+    let key = serde_json::from_value(settings["node"]["publicKey"].clone()).unwrap();
+    let now = scafo_core::Timestamp::from_system(std::time::SystemTime::now());
+    unverified.verify(&key, now).unwrap();
+}
