@@ -187,7 +187,7 @@ pub(crate) enum OperatorCommand {
 /// Make the first admin key of the fleet
 ///
 /// Runs on a node, as root or as the node's own user. The key is kept in $XDG_CONFIG_HOME/scafo/keys, readable by you alone;
-/// the fleet learns its public half only. Repeating it after an interruption uses the key that is there.
+/// the fleet learns its public half only. With an id whose key is there already, that key is used: repeating the command is safe.
 #[derive(Debug, Args)]
 pub(crate) struct OperatorInitArgs {
     /// The key's id [default: made from the key]

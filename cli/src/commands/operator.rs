@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use scafo_core::record::OperatorRecord;
-use scafo_core::{OperatorId, Problem};
+use scafo_core::{OperatorId, Problem, ProblemCode};
 use scafo_proto::registry::InitOperatorRequest;
 use scafo_proto::registry::admin_client::AdminClient;
 use scafo_proto::status::to_problem;
@@ -36,51 +36,78 @@ pub(super) enum Existing {
 /// `scafo operator init`
 pub(super) async fn init(args: OperatorInitArgs, output: Output) -> Outcome {
     let node = target::running(&target::local_state_dir(args.state_dir.as_deref()))?;
-    let (signer, key) = key_for(args.id)?;
+    let KeyFile { signer, path, origin } = key_for(args.id)?;
     let existing = if args.force { Existing::AddBeside } else { Existing::Respect };
-    let operator = register(&node.admin_socket, &signer, existing).await.map_err(|problem| {
-        // The key stays: whether the registry took it may be unknown, and a repetition uses it.
-        Failure::refused("the operator was not registered", &problem).hint(next_step(&problem, &key))
-    })?;
-    let made = Made { operator, key };
+    let operator = match register(&node.admin_socket, &signer, existing).await {
+        Ok(operator) => operator,
+        Err(problem) => {
+            if origin == Origin::Made && was_not_done(&problem) {
+                // Nobody knows this key; lying around, it would only be mistaken for one that works.
+                let _ = std::fs::remove_file(&path);
+            }
+            let hint = next_step(&problem, signer.id());
+            return Err(Failure::refused("the operator was not registered", &problem).hint(hint));
+        }
+    };
+    let made = Made { operator, key: path };
     output.data(&made, || format!("{}\n", made.operator.id))?;
     output.say(&format!("{} may administer this fleet; its key is kept in {}", made.operator.id, made.key.display()));
     Ok(())
 }
 
-fn next_step(problem: &Problem, key: &Path) -> String {
-    use scafo_core::ProblemCode;
-    match problem.code {
-        ProblemCode::ReferenceHeld => {
-            "use a key that the fleet knows; when all of them are lost, repeat this with --force".to_owned()
-        }
-        _ => format!("run it again; the key that was made is kept in {} and will be used", key.display()),
+/// Whether the registry said no. Everything else may have happened all the same.
+const fn was_not_done(problem: &Problem) -> bool {
+    problem.code.status() < 500
+}
+
+fn next_step(problem: &Problem, id: &OperatorId) -> String {
+    if problem.code == ProblemCode::ReferenceHeld {
+        return "use a key that the fleet knows; when all of them are lost, repeat this with --force".to_owned();
     }
+    if was_not_done(problem) {
+        return "give another id with --id".to_owned();
+    }
+    format!("run it again with --id {id}: the key is kept, and using it twice makes one operator")
+}
+
+/// A key and where it is kept.
+struct KeyFile {
+    signer: Signer,
+    path: PathBuf,
+    origin: Origin,
+}
+
+/// Where the key comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// This command made it.
+    Made,
+    /// It was there.
+    Found,
 }
 
 /// The key that is there under this id, or a new one. It is on disk before the fleet hears of it: a registered key that nobody
 /// holds would be an operator for ever.
-fn key_for(id: Option<OperatorId>) -> Outcome<(Signer, PathBuf)> {
+fn key_for(id: Option<OperatorId>) -> Outcome<KeyFile> {
     let Some(directory) = keys::directory() else {
         return Err(
             Failure::new("there is no place for the key: neither XDG_CONFIG_HOME nor HOME is set").hint("set HOME")
         );
     };
     keys::private_directory(&directory)?;
-    if let Some(id) = &id {
-        let path = directory.join(format!("{id}.pem"));
-        if path.exists() {
-            return Ok((Signer::read(&path, Some(id.clone()))?, path));
-        }
-    }
-    let made = Signer::generate("op");
     let signer = match id {
-        Some(id) => made.called(id),
-        None => made,
+        None => Signer::generate("op"),
+        Some(id) => {
+            let path = directory.join(format!("{id}.pem"));
+            if path.exists() {
+                return Ok(KeyFile { signer: Signer::read(&path, Some(id))?, path, origin: Origin::Found });
+            }
+            Signer::generate("op").called(id)
+        }
     };
     let path = directory.join(format!("{}.pem", signer.id()));
     signer.write(&path)?;
-    Ok((signer, path))
+    Ok(KeyFile { signer, path, origin: Origin::Made })
 }
 
 /// Registers a key as an admin through the node's admin socket.

@@ -14,11 +14,6 @@ use crate::settings::UsualFile;
 pub(super) async fn run(args: SailArgs, output: Output) -> Outcome {
     let config = args.config.resolve(&BTreeMap::new(), UsualFile::Read)?;
     scafo_proto::child::init_tracing("scafo");
-    if config.bucket.is_none() {
-        output.warn(
-            "no bucket is configured: this node keeps everything in an embedded store on its own disk, and stays the only one",
-        );
-    }
     let on_ready: scafo_supervisor::OnReady = Box::new(move |ready| {
         Box::pin(async move {
             output.say(&format!("node {} is ready; its API is at {}", ready.node, ready.api));

@@ -140,6 +140,7 @@ async fn a_second_first_operator_is_refused_unless_forced() {
     let ran = home.run("operator init --id two --state-dir state").await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{}", ran.all());
     assert!(ran.stderr.contains("reference-held") && ran.stderr.contains("--force"), "{}", ran.all());
+    assert_eq!(keys(&home).len(), 1, "a key that nobody knows is not kept");
     assert_eq!(home.run("operator init --id two --state-dir state --force").await.code, Some(0));
 }
 
