@@ -115,3 +115,35 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     format!("the handler panicked: {}", text.as_deref().unwrap_or("no message"))
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use http_body_util::BodyExt as _;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    async fn ask(path: &str) -> (Response<()>, String) {
+        let refuse = async || Refusal::from(Problem::new(ProblemCode::Internal, "secret").because("more secret"));
+        let router = Router::new()
+            .route("/panics", get(async || -> Response { panic!("secret") }))
+            .route("/fails", get(refuse))
+            .layer(axum::middleware::from_fn(envelope));
+        let answer = router.oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
+        let (parts, body) = answer.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        (Response::from_parts(parts, ()), String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_panics_or_fails_answers_500_with_the_request_id_and_no_cause() {
+        for path in ["/panics", "/fails"] {
+            let (answer, body) = ask(path).await;
+            assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+            let id = answer.headers()[REQUEST_ID].to_str().unwrap();
+            assert!(body.contains(id) && body.contains("urn:scafo:internal") && !body.contains("secret"), "{body}");
+        }
+    }
+}

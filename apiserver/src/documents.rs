@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 
 /// Documents kept at once. An ingress asks for one; a node has one or two beside it and those of other nodes in an outage.
 const KEPT: usize = 16;
-/// Bytes kept at once, equal bodies counted once each: two formats of 100,000 hosts in a few orders.
+/// Bytes kept at once: two formats of 100,000 hosts in a few orders.
 const KEPT_BYTES: usize = 256 * 1024 * 1024;
 /// How long a request waits for the router daemon when there is a document to fall back to.
 const PATIENCE_WITH_ANOTHER: Duration = Duration::from_secs(1);

@@ -11,10 +11,13 @@ mod stage;
 mod unpack;
 
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
+use futures_util::FutureExt as _;
 use http::HeaderMap;
 use scafo_core::deploy::Metadata;
 use scafo_core::id::{ApplicationName, DeployId};
@@ -30,6 +33,9 @@ pub(crate) use self::stage::Meta;
 use self::stage::Stage;
 use crate::registry::Registry;
 
+/// How long laying the deploys down may take. What takes longer (a record that is being written) is taken up by the next
+/// process, as after a crash.
+const LAY_DOWN: Duration = Duration::from_secs(5);
 /// Archives unpacked at once. Unpacking is one thread's full work, and a node has to serve beside it.
 const UNPACKING: usize = 1;
 
@@ -68,7 +74,7 @@ impl Intake {
         });
         for (staged, meta) in left {
             let slot = intake.capacity.keep(meta.artifact.bytes);
-            intake.carried.spawn(intake.clone().take_up(staged, meta, slot));
+            intake.own(intake.clone().take_up(staged, meta, slot));
         }
         Ok(intake)
     }
@@ -102,7 +108,7 @@ impl Intake {
         let artifact = receive::receive(body, announced, &staged.artifact(), limits, &mut slot).await?;
         let meta = Meta { id, by: by.to_owned(), source: metadata.source, artifact };
         let (answer, answered) = oneshot::channel();
-        self.carried.spawn(self.clone().accept(staged, meta, slot, answer));
+        self.own(self.clone().accept(staged, meta, slot, answer));
         answered.await.map_err(|_| {
             Problem::new(
                 ProblemCode::Draining,
@@ -115,7 +121,18 @@ impl Intake {
     pub(crate) async fn stop(&self) {
         self.stopping.cancel();
         self.carried.close();
-        self.carried.wait().await;
+        if tokio::time::timeout(LAY_DOWN, self.carried.wait()).await.is_err() {
+            tracing::warn!(deploys = self.carried.len(), "deploys are left in the middle for the next start");
+        }
+    }
+
+    /// Runs a task that outlives the request that brought it.
+    fn own(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.carried.spawn(async move {
+            if AssertUnwindSafe(task).catch_unwind().await.is_err() {
+                tracing::error!("the task of a deploy panicked; the deploy is taken up again at the next start");
+            }
+        });
     }
 }
 

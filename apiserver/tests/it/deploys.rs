@@ -158,6 +158,22 @@ async fn a_caller_that_goes_away_in_the_middle_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_caller_that_stops_sending_is_timed_out_and_leaves_nothing() {
+    let harness = Harness::start_with(Options { receive_timeout_ms: 50, ..Options::default() }).await;
+    let mut stream = TcpStream::connect(harness.address).await.unwrap();
+    let head = format!(
+        "POST /v1/applications/shop/deploys HTTP/1.1\r\nhost: x\r\nauthorization: {}\r\nx-scafo-deploy: {NO_METADATA}\r\n\
+         content-length: 1000\r\n\r\nhalf",
+        harness.token("team")
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    assert_eq!(harness.staged(), 0);
+}
+
+#[tokio::test]
 async fn a_full_queue_says_when_to_come_back_and_takes_the_next_when_one_ends() {
     let harness = Harness::start_with(Options { queue: 1, ..Options::default() }).await;
     harness.registry.world().slow = true;

@@ -56,11 +56,12 @@ pub(crate) struct Options {
     pub(crate) artifact_bytes: u64,
     pub(crate) staged_bytes: u64,
     pub(crate) runner: bool,
+    pub(crate) receive_timeout_ms: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queue: 16, artifact_bytes: 1 << 20, staged_bytes: 16 << 20, runner: true }
+        Self { queue: 16, artifact_bytes: 1 << 20, staged_bytes: 16 << 20, runner: true, receive_timeout_ms: 60_000 }
     }
 }
 
@@ -179,7 +180,7 @@ impl Harness {
                 archive_entries: 1000,
                 staged_bytes: self.options.staged_bytes,
                 queue: self.options.queue,
-                receive_timeout: Millis(60_000),
+                receive_timeout: Millis(self.options.receive_timeout_ms),
                 queue_timeout: Millis(60_000),
                 task_timeout: Millis(60_000),
             },
