@@ -141,7 +141,7 @@ pub(crate) fn step(state: State, event: Event, inputs: &Inputs<'_>) -> (State, V
     match state {
         State::Following(seen) => following(seen, event, inputs),
         State::Claiming { write, sent, doubtful } => claiming(write, sent, doubtful, event, inputs),
-        State::Holding { fence, etag, renew, lapses } => holding(fence, etag, renew, lapses, event, inputs),
+        State::Holding { fence, etag, renew, lapses } => holding(fence, etag, renew, lapses, &event, inputs),
         State::Renewing { write, sent, lapses, doubtful } => renewing(write, sent, lapses, doubtful, event, inputs),
     }
 }
@@ -205,7 +205,7 @@ fn holding(
     etag: ETag,
     renew: Mono,
     lapses: Mono,
-    event: Event,
+    event: &Event,
     inputs: &Inputs<'_>,
 ) -> (State, Vec<Effect>) {
     match event {

@@ -243,7 +243,7 @@ mod tests {
         serve(&mut nodes, &best, Serves::Published);
         let ready = next(&one, &both, &nodes, false);
         assert_eq!((ready.nodes, ready.may_shrink), (both.clone(), true));
-        assert_eq!(next(&one, &both, &nodes, true).nodes, [best.clone()]);
+        assert_eq!(next(&one, &both, &nodes, true).nodes, std::slice::from_ref(&best));
         // Dead, it is not waited for.
         nodes.iter_mut().find(|node| node.id == other).unwrap().live = false;
         assert_eq!(next(&one, &both, &nodes, false).nodes, [best]);

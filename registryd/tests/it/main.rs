@@ -1,0 +1,9 @@
+//! The daemon as a whole, beside a supervisor that only pretends.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod deploys;
+mod fleet;
+mod node;
+mod starts;
+mod supervisor;
