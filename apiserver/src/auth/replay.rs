@@ -188,7 +188,8 @@ fn is_new_boot(dir: &Path) -> io::Result<bool> {
     };
     if last.as_ref() != Some(&current) {
         let fresh = dir.join("boot.new");
-        fs::write(&fresh, &current)?;
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(current.as_bytes())?;
         fs::rename(&fresh, &path)?;
     }
     Ok(last.is_some_and(|last| last != current))

@@ -23,7 +23,7 @@ struct Scoped {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let caller = app.authenticator.verify(&headers, Freshness::Now, None).await?;
+    let caller = app.authenticator.verify(&headers, Freshness::Now).await?;
     caller.operator()?;
     let records = app.registry.applications().await?;
     Ok(match caller.narrowed() {

@@ -18,7 +18,6 @@ use scafo_core::problem::{Problem, ProblemCode};
 use super::Segment;
 use crate::answer::{Refusal, json_of};
 use crate::app::App;
-use crate::auth::Freshness;
 use crate::registry::Failure;
 
 pub(super) async fn create(
@@ -28,7 +27,7 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response, Refusal> {
     let application: Result<ApplicationName, Problem> = name.parse();
-    let caller = app.authenticator.verify(&headers, Freshness::Cached, application.as_ref().ok()).await?;
+    let caller = app.authenticator.verify_deployer(&headers, application.as_ref().ok()).await?;
     let application = application?;
     caller.must_reach(&application)?;
     let metadata = metadata(&headers)?;
@@ -58,7 +57,7 @@ pub(super) async fn show(
 ) -> Result<Response, Refusal> {
     let id: Result<DeployId, Problem> = id.parse();
     let application = id.as_ref().ok().map(DeployId::application);
-    let caller = app.authenticator.verify(&headers, Freshness::Cached, application.as_ref()).await?;
+    let caller = app.authenticator.verify_deployer(&headers, application.as_ref()).await?;
     let id = id?;
     let application = id.application();
     caller.must_reach(&application)?;

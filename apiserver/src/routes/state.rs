@@ -15,7 +15,7 @@ use crate::auth::Freshness;
 use crate::registry::parse;
 
 pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let caller = app.authenticator.verify(&headers, Freshness::Cached, None).await?;
+    let caller = app.authenticator.verify(&headers, Freshness::Cached).await?;
     let document = app.registry.state().await?;
     Ok(match caller.narrowed() {
         None => json(StatusCode::OK, document),

@@ -307,3 +307,91 @@ fn a_told_stop_is_heard() {
     let outcome = unpack(&artifact, &dir.path().join("tree"), LIMITS, &stop);
     assert_eq!(outcome.unwrap_err().code, ProblemCode::Draining);
 }
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Paths and targets from few names, so that they meet, with every kind of step.
+    fn path() -> impl Strategy<Value = String> {
+        let step = prop::sample::select(vec!["a", "b", "A", "c", "..", ".", ""]);
+        prop::collection::vec(step, 1..5).prop_map(|steps| steps.join("/"))
+    }
+
+    #[derive(Debug, Clone)]
+    enum Made {
+        File(String),
+        Directory(String),
+        Link(String, String),
+    }
+
+    fn made() -> impl Strategy<Value = Made> {
+        prop_oneof![
+            path().prop_map(Made::File),
+            path().prop_map(Made::Directory),
+            (path(), path()).prop_map(|(path, target)| Made::Link(path, target)),
+        ]
+    }
+
+    /// Everything that can be reached from the tree is in it.
+    fn assert_inside(dir: &Path) {
+        let root = dir.join("tree").canonicalize().unwrap();
+        let mut left = vec![root.clone()];
+        while let Some(place) = left.pop() {
+            for entry in fs::read_dir(place).unwrap() {
+                let entry = entry.unwrap();
+                if let Ok(real) = entry.path().canonicalize() {
+                    assert!(real.starts_with(&root), "{real:?}");
+                }
+                if entry.file_type().unwrap().is_dir() {
+                    left.push(entry.path());
+                }
+            }
+        }
+        assert_eq!(fs::read_dir(dir).unwrap().count(), 2, "the artifact and the tree");
+    }
+
+    fn archive(made: &[Made]) -> Vec<u8> {
+        let items: Vec<Item<'_>> = made
+            .iter()
+            .map(|made| match made {
+                Made::File(path) => F(path, b"x", 0o644),
+                Made::Directory(path) => Directory(path),
+                Made::Link(path, target) => Link(path, target),
+            })
+            .collect();
+        tar(&items)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_an_archive_holds_nothing_leaves_the_tree(made in prop::collection::vec(made(), 1..8)) {
+            let (dir, _) = try_unpack(&archive(&made), LIMITS);
+            assert_inside(dir.path());
+        }
+
+        #[test]
+        fn links_alone_never_lead_out(links in prop::collection::vec(("[abc]", path()), 1..6)) {
+            let made: Vec<_> = links.into_iter().map(|(name, target)| Made::Link(name, target)).collect();
+            let (dir, _) = try_unpack(&archive(&made), LIMITS);
+            assert_inside(dir.path());
+        }
+
+        #[test]
+        fn a_damaged_archive_is_an_answer_and_no_panic(
+            zipped: bool,
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = if zipped { zip(&PROJECT) } else { tar(&PROJECT) };
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len()).max(bytes.len() / 2));
+            let (dir, _) = try_unpack(&bytes, LIMITS);
+            assert_inside(dir.path());
+        }
+    }
+}
