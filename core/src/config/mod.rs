@@ -6,6 +6,7 @@
 
 mod keys;
 mod layers;
+mod reference;
 mod resolve;
 mod value;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 pub use keys::{ENVIRONMENT_PREFIX, KEYS, Key, Kind, nearest};
 pub use layers::{Error, File, Layers, Origin};
+pub use reference::reference;
 pub use value::{parse_duration, parse_size};
 
 use crate::domain::Host;
