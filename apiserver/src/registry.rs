@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
-use crate::auth::{Caller, Key};
+use crate::auth::{Caller, Freshness, Key};
 use crate::deploy::Meta;
 
 /// How long looking up a key may take: one read of the bucket, and a restart of the registry daemon in the way.
@@ -79,10 +79,11 @@ impl Registry {
         Self { client: RegistryClient::new(transport::channel(socket)) }
     }
 
-    /// The key behind `kid`, read now; `None` when there is none.
-    pub(crate) async fn key(&self, kid: &str) -> Result<Option<Key>, Problem> {
-        // Never from the registry daemon's cache: the bound on revocation is one cache's lifetime, and ours has it.
-        match call!(self, KEY, resolve_key, ResolveKeyRequest { kid: kid.to_owned(), fresh: true }) {
+    /// The key behind `kid`; `None` when there is none. A key that is found was read for this call. That there is none may be
+    /// remembered for a moment, unless it has to be known now.
+    pub(crate) async fn key(&self, kid: &str, freshness: Freshness) -> Result<Option<Key>, Problem> {
+        let request = ResolveKeyRequest { kid: kid.to_owned(), fresh: freshness == Freshness::Now };
+        match call!(self, KEY, resolve_key, request) {
             Ok(answer) => key(kid, &answer).map(Some),
             Err(status) => match to_problem(&status) {
                 problem if problem.code == ProblemCode::NotFound => Ok(None),

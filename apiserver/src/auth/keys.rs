@@ -1,7 +1,7 @@
 //! Keys by id, kept for a minute.
 //!
-//! The lifetime of an entry is the bound on revocation, so it counts from before the record was read, and what is put in was
-//! read from the bucket, never from another cache.
+//! The lifetime of an entry is the bound on revocation, so it counts from before the record was read. This is the only memory
+//! of keys: the registry daemon reads the record of each key that it finds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -51,7 +51,7 @@ impl Keys {
             return Err(Problem::new(ProblemCode::Draining, detail));
         };
         let asked = self.clock.mono();
-        let key = self.registry.key(kid).await?.map(Arc::new);
+        let key = self.registry.key(kid, freshness).await?.map(Arc::new);
         self.keep(kid, asked, key.clone());
         Ok(key)
     }

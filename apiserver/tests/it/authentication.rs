@@ -111,6 +111,18 @@ async fn a_revoked_key_is_refused_at_once_on_operator_routes_and_after_a_minute_
 }
 
 #[tokio::test]
+async fn operator_routes_read_the_record_each_time_and_plain_routes_once_a_minute() {
+    let harness = Harness::start().await;
+    harness.registry.world().state = serde_json::json!({});
+    harness.registry.world().applications = serde_json::json!([]);
+    for path in ["/v1/state", "/v1/state", "/v1/applications", "/v1/applications", "/v1/state"] {
+        assert_eq!(harness.get(path, &harness.token("root")).await.status, StatusCode::OK);
+    }
+    let fresh: Vec<bool> = harness.registry.world().lookups.iter().map(|(_, fresh)| *fresh).collect();
+    assert_eq!(fresh, [false, true, true]);
+}
+
+#[tokio::test]
 async fn a_registry_that_is_away_is_never_the_callers_fault() {
     let mut harness = Harness::start().await;
     let down = Problem::new(ProblemCode::StoreUnavailable, "the bucket does not answer");
