@@ -108,7 +108,8 @@ async fn refuse_second(registry: &Registry, settings: &RegistrydSettings) -> Res
     ))
 }
 
-fn record(settings: &RegistrydSettings, started: Timestamp) -> NodeRecord {
+/// What the settings say about this node, with no process yet.
+pub(crate) fn record(settings: &RegistrydSettings, started: Timestamp) -> NodeRecord {
     let node = &settings.node;
     NodeRecord {
         v: V1,

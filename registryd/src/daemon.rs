@@ -267,3 +267,102 @@ async fn persist(
         pause = (pause * 2).min(PAUSE.1);
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! The shared parts without the tasks, on a bucket in memory and on the runtime's clock.
+
+    use std::collections::BTreeMap;
+
+    use ed25519_dalek::SigningKey;
+    use scafo_core::record::{ApplicationRecord, PlacementRecord};
+    use scafo_core::settings::{BucketAccess, Millis, NodeIdentity, Secret};
+    use scafo_core::token::PublicKey;
+    use scafo_store::MemoryBucket;
+
+    use super::*;
+    use crate::node::world::{NodeView, Shown};
+    use crate::registry::TokioClock;
+
+    pub(crate) fn settings(id: &str) -> RegistrydSettings {
+        RegistrydSettings {
+            node: NodeIdentity {
+                id: id.parse().unwrap(),
+                public_key: PublicKey::from(&SigningKey::from_bytes(&[1; 32])),
+                address: "127.0.0.1".into(),
+                api: "127.0.0.1:7400".into(),
+                labels: BTreeMap::new(),
+                platform_domains: Vec::new(),
+                api_public: true,
+                celld_version: Some("0.6.0".into()),
+            },
+            bucket: BucketAccess {
+                name: "unused".into(),
+                prefix: String::new(),
+                endpoint: None,
+                region: "unused".into(),
+                path_style: true,
+                access_key_id: "unused".into(),
+                secret_access_key: Secret::new("unused"),
+                session_token: None,
+            },
+            embedded: false,
+            dir: "/nonexistent/registry".into(),
+            supervisor_socket: "/nonexistent/supervisor.sock".into(),
+            lease_ttl: Millis(15_000),
+            heartbeat: Millis(30_000),
+            liveness: Millis(90_000),
+            reconcile_interval: Millis(5_000),
+            ingress_hold: Millis(35_000),
+            deploy_task_timeout: Millis(600_000),
+            deploy_jobs: 2,
+        }
+    }
+
+    /// A core whose world holds nothing but has been seen.
+    pub(crate) fn core(id: &str, memory: MemoryBucket) -> Arc<Core> {
+        let settings = settings(id);
+        let clock = TokioClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
+        let registry = Registry::new(Arc::new(memory), Arc::new(clock), id);
+        let core = Core {
+            supervisor: Supervisor::new(&settings.supervisor_socket),
+            wake: Wake::new().0,
+            worlds: watch::Sender::new(Arc::new(World::unseen())),
+            snapshots: watch::Sender::new(None),
+            lease: watch::Sender::new(LeaseView::default()),
+            unplaced: watch::Sender::new(None),
+            deploys: Deploys::new().0,
+            run: "run".into(),
+            started: registry.clock().wall(),
+            registry,
+            settings,
+        };
+        show(&core, &[], &[], &[]);
+        Arc::new(core)
+    }
+
+    /// Makes these what the last look showed. Nodes are given with whether they live.
+    pub(crate) fn show(
+        core: &Core,
+        applications: &[ApplicationRecord],
+        placements: &[PlacementRecord],
+        nodes: &[(&str, bool)],
+    ) {
+        let view = |(id, live): &(&str, bool)| {
+            let record = crate::bootstrap::record(&settings(id), core.started);
+            (record.id.clone(), NodeView { record: Arc::new(record), live: *live })
+        };
+        let shown = Shown {
+            applications: Arc::new(applications.iter().map(|it| (it.name.clone(), Arc::new(it.clone()))).collect()),
+            placements: Arc::new(placements.iter().map(|it| (it.application.clone(), Arc::new(it.clone()))).collect()),
+            ..Shown::default()
+        };
+        core.worlds.send_modify(|world| {
+            let content = world.content + 1;
+            let nodes = Arc::new(nodes.iter().map(view).collect());
+            // Whatever was asked for counts as answered, so that nobody waits for a loop that does not run here.
+            *world =
+                Arc::new(World { answered: u64::MAX, attempted: u64::MAX, content, shown, nodes, ..World::unseen() });
+        });
+    }
+}

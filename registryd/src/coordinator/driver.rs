@@ -217,3 +217,83 @@ pub(crate) fn standing(view: &LeaseView, now: Mono) -> Option<&CoordinatorLease>
     let until = view.lead.as_ref().map(|lead| lead.lapses).or(view.stands_until)?;
     view.record.as_ref().filter(|_| now < until)
 }
+
+#[cfg(test)]
+mod tests {
+    use scafo_store::{Fault, MemoryBucket};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::daemon::testing::core;
+
+    fn leads(core: &Core) -> bool {
+        core.lease.borrow().lead.as_ref().is_some_and(|lead| core.mono() < lead.lapses)
+    }
+
+    async fn until_leads(leases: &mut watch::Receiver<LeaseView>) -> u64 {
+        leases.wait_for(|view| view.lead.is_some()).await.unwrap().lead.as_ref().unwrap().fence.0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_node_takes_over_within_two_lives_under_a_higher_fence() {
+        let memory = MemoryBucket::new();
+        let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
+        let mut first = JoinSet::new();
+        first.spawn(elect(Arc::clone(&a)));
+        assert_eq!(until_leads(&mut a.lease.subscribe()).await, 1);
+        let mut second = JoinSet::new();
+        second.spawn(elect(Arc::clone(&b)));
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            assert!(leads(&a) && !leads(&b));
+        }
+        let record = b.lease.borrow().record.clone().unwrap();
+        assert_eq!((record.node.as_str(), record.fence.0), ("a", 1));
+        assert!(standing(&b.lease.borrow(), b.mono()).is_some());
+        first.shutdown().await;
+        let killed = b.mono();
+        assert_eq!(until_leads(&mut b.lease.subscribe()).await, 2);
+        assert!(b.mono().since(killed) <= Duration::from_secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_that_is_cut_off_steps_down_before_anybody_else_may_lead() {
+        let memory = MemoryBucket::new();
+        let cut = memory.sibling();
+        let (switch, cut_off) = watch::channel(false);
+        cut.plan(move |_| cut_off.borrow().then_some(Fault::LoseRequest));
+        let (a, b) = (core("a", cut), core("b", memory.sibling()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(elect(Arc::clone(&a)));
+        until_leads(&mut a.lease.subscribe()).await;
+        let authority = a.lease.borrow().lead.clone().unwrap().authority;
+        tasks.spawn(elect(Arc::clone(&b)));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        switch.send_replace(true);
+        let mut taken = b.lease.subscribe();
+        let watching = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                assert!(!(leads(&a) && leads(&b)), "two holders");
+            }
+        };
+        tokio::select! {
+            fence = until_leads(&mut taken) => assert_eq!(fence, 2),
+            () = watching => {}
+        }
+        assert!(authority.is_cancelled() && a.lease.borrow().lead.is_none());
+        switch.send_replace(false);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(leads(&b) && !leads(&a));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_record_does_not_lower_the_fence() {
+        let memory = MemoryBucket::new();
+        let a = core("a", memory.sibling());
+        a.worlds.send_modify(|world| Arc::make_mut(world).floor = scafo_core::record::Fence(41));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(elect(Arc::clone(&a)));
+        assert_eq!(until_leads(&mut a.lease.subscribe()).await, 42);
+    }
+}

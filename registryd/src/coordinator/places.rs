@@ -230,3 +230,77 @@ async fn overwrite(core: &Core, intent: &Intent, record: &PlacementRecord, holde
     };
     core.registry.engine().change(intent, &key, Some(holder), decide).await.map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::record::Fence;
+    use scafo_store::MemoryBucket;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::daemon::testing::{core, show};
+
+    fn lead(core: &Core, fence: u64, lapses_in: Duration) -> Lead {
+        let lapses = core.mono().after(lapses_in);
+        let lead = Lead { fence: Fence(fence), lapses, authority: CancellationToken::new() };
+        core.lease.send_modify(|view| view.lead = Some(lead.clone()));
+        lead
+    }
+
+    async fn application(core: &Core, name: &str) -> ApplicationRecord {
+        core.registry.create_application(&name.parse().unwrap()).await.unwrap().stored.record
+    }
+
+    async fn placed(core: &Core, name: &str) -> Option<PlacementRecord> {
+        core.registry.placement(&name.parse().unwrap()).await.unwrap().map(|stored| stored.record)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_new_is_placed_and_what_cannot_be_is_named() {
+        let core = core("a", MemoryBucket::new());
+        let shop = application(&core, "shop").await;
+        let mut picky = application(&core, "picky").await;
+        picky.node_selector = Some([("region".to_owned(), "mars".to_owned())].into());
+        show(&core, &[shop, picky], &[], &[("a", true), ("b", false)]);
+        let lead = lead(&core, 3, Duration::from_secs(15));
+        let world = core.worlds.borrow().clone();
+        round(&core, &world, &lead, &mut Shrinking::new()).await;
+        let shop = placed(&core, "shop").await.unwrap();
+        assert_eq!((shop.nodes, shop.fence), (vec!["a".parse().unwrap()], Fence(3)));
+        assert!(placed(&core, "picky").await.unwrap().nodes.is_empty());
+        let unplaced = core.unplaced.borrow().clone().unwrap();
+        assert_eq!(unplaced.len(), 1);
+        assert_eq!(unplaced[0].application.as_str(), "picky");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_written_once_the_lease_has_lapsed() {
+        let core = core("a", MemoryBucket::new());
+        let shop = application(&core, "shop").await;
+        show(&core, &[shop], &[], &[("a", true)]);
+        let lead = lead(&core, 3, Duration::from_secs(15));
+        tokio::time::advance(Duration::from_secs(15)).await;
+        let world = core.worlds.borrow().clone();
+        let again = round(&core, &world, &lead, &mut Shrinking::new()).await;
+        assert!(placed(&core, "shop").await.is_none() && again.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_nodes_hold_back_is_written_anew_under_this_fence() {
+        let core = core("a", MemoryBucket::new());
+        let shop = application(&core, "shop").await;
+        show(&core, std::slice::from_ref(&shop), &[], &[("a", true)]);
+        let world = core.worlds.borrow().clone();
+        round(&core, &world, &lead(&core, 3, Duration::from_secs(15)), &mut Shrinking::new()).await;
+        let late = placed(&core, "shop").await.unwrap();
+        show(&core, &[shop], std::slice::from_ref(&late), &[("a", true)]);
+        let lead = lead(&core, 7, Duration::from_secs(15));
+        let mut world = (**core.worlds.borrow()).clone();
+        // An unchanged body stays as it is, whoever wrote it.
+        round(&core, &world, &lead, &mut Shrinking::new()).await;
+        assert_eq!(placed(&core, "shop").await.unwrap().fence, Fence(3));
+        world.held_back = Arc::new([late.application.clone()].into());
+        round(&core, &world, &lead, &mut Shrinking::new()).await;
+        assert_eq!(placed(&core, "shop").await.unwrap().fence, Fence(7));
+    }
+}

@@ -60,3 +60,56 @@ async fn sweep(core: &Core, lead: &Lead, deploys: &mut Cache<DeployRecord>) -> R
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::problem::ProblemCode;
+    use scafo_core::record::Fence;
+    use scafo_core::{DeployId, NodeId};
+    use scafo_store::MemoryBucket;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::daemon::testing::{core, show};
+    use crate::deploy::intake::{Accept, accept, finish, look_up};
+
+    async fn accepted(core: &Core, random: u64) -> DeployId {
+        let id = DeployId::new(&"shop".parse().unwrap(), random);
+        let sha256 = "0".repeat(64);
+        let deploy = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
+        accept(core, deploy).await.unwrap();
+        id
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_sweep_stores_what_a_poll_says_and_forgets_after_a_week() {
+        let memory = MemoryBucket::new();
+        let (gone, core) = (core("gone", memory.sibling()), core("a", memory.sibling()));
+        let (left, done) = (accepted(&gone, 1).await, accepted(&gone, 2).await);
+        finish(&gone, &done, Ok(None)).await.unwrap();
+        let lead =
+            Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100_000), authority: CancellationToken::new() };
+        let mut cache = Cache::default();
+        show(&core, &[], &[], &[("a", true), ("gone", true)]);
+        tokio::time::advance(Duration::from_secs(91)).await;
+        sweep(&core, &lead, &mut cache).await.unwrap();
+        assert_eq!(look_up(&core, &left).await.unwrap().state, DeployState::Accepted, "its node answers");
+        show(&core, &[], &[], &[("a", true)]);
+        let polled = look_up(&core, &left).await.unwrap();
+        let node: NodeId = "gone".parse().unwrap();
+        assert_eq!((polled.code, &polled.node), (Some(ProblemCode::DeployTimeout), &node));
+        assert_eq!(
+            core.registry.deploy(&left).await.unwrap().record.state,
+            DeployState::Accepted,
+            "a poll writes nothing"
+        );
+        sweep(&core, &lead, &mut cache).await.unwrap();
+        let stored = core.registry.deploy(&left).await.unwrap().record;
+        assert_eq!((stored.state, stored.code, stored.detail), (polled.state, polled.code, polled.detail));
+        tokio::time::advance(Duration::from_hours(7 * 24 + 1)).await;
+        sweep(&core, &lead, &mut cache).await.unwrap();
+        for id in [left, done] {
+            assert_eq!(look_up(&core, &id).await.unwrap_err().code, ProblemCode::NotFound);
+        }
+    }
+}

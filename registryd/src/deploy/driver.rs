@@ -161,3 +161,55 @@ async fn sweep(core: &Core) -> Result<(), Problem> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::record::DeployState;
+    use scafo_store::MemoryBucket;
+
+    use super::*;
+    use crate::daemon::testing::core;
+    use crate::deploy::intake::{Accept, accept};
+
+    async fn accepted(core: &Core, random: u64) -> DeployId {
+        let id = DeployId::new(&"shop".parse().unwrap(), random);
+        let sha256 = "0".repeat(64);
+        let deploy = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
+        accept(core, deploy).await.unwrap();
+        id
+    }
+
+    async fn state(core: &Core, id: &DeployId) -> DeployState {
+        core.registry.deploy(id).await.unwrap().record.state
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_earlier_run_accepted_and_nobody_offers_fails_and_nothing_else_does() {
+        let memory = MemoryBucket::new();
+        let before = core("a", memory.sibling());
+        let (lost, offered) = (accepted(&before, 1).await, accepted(&before, 2).await);
+        let foreign = accepted(&core("b", memory.sibling()), 3).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let now = core("a", memory.sibling());
+        // The clock of a core starts anew; the run that accepted the first three was an hour ago.
+        let later =
+            Arc::new(Core { started: now.started.after(Duration::from_hours(1)), ..Arc::into_inner(now).unwrap() });
+        later.deploys.active.lock().unwrap().insert(offered.clone());
+        sweep(&later).await.unwrap();
+        assert_eq!(state(&later, &lost).await, DeployState::Failed);
+        assert_eq!(state(&later, &offered).await, DeployState::Accepted);
+        assert_eq!(state(&later, &foreign).await, DeployState::Accepted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_accepting_node_publishes_and_only_what_it_accepted() {
+        let memory = MemoryBucket::new();
+        let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
+        let id = accepted(&a, 1).await;
+        let project = || Project { id: id.clone(), config_path: "/x/wrangler.jsonc".into() };
+        let elsewhere = publish(&b, project(), &"0".repeat(64)).await.unwrap_err();
+        assert_eq!(elsewhere.code, ProblemCode::ReferenceHeld);
+        let other = publish(&a, project(), &"1".repeat(64)).await.unwrap_err();
+        assert_eq!(other.code, ProblemCode::InvalidInput);
+    }
+}

@@ -40,7 +40,10 @@ pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Meta
         core.wake.look(Look::Applications);
     }
     if let Some(ours) = core.settings.node.celld_version.as_deref() {
-        let world = core.worlds.borrow().clone();
+        // Versions can only be compared once there has been a look at the nodes.
+        let mut worlds = core.worlds.subscribe();
+        let world = worlds.wait_for(|world| world.is_seen()).await;
+        let world = world.map_err(|_| Problem::new(ProblemCode::Draining, "this node is stopping"))?.clone();
         let living = world.nodes.values().filter(|node| node.live).map(|node| &*node.record);
         versions::check(name, &core.settings.node.id, ours, living)?;
     }
@@ -200,4 +203,41 @@ pub(crate) async fn look_up(core: &Core, id: &DeployId) -> Result<DeployRecord, 
         }
     }
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_store::MemoryBucket;
+
+    use super::*;
+    use crate::daemon::testing::core;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deploy_changes_only_the_intent_that_it_mentions() {
+        let core = core("a", MemoryBucket::new());
+        let name: ApplicationName = "shop".parse().unwrap();
+        let metadata = |text: &str| serde_json::from_str::<Metadata>(text).unwrap();
+        assert!(prepare(&core, &name, &metadata(r#"{"replicas":3,"nodeSelector":{"region":"eu"}}"#)).await.unwrap());
+        assert!(!prepare(&core, &name, &metadata(r#"{"replicas":2}"#)).await.unwrap());
+        assert!(!prepare(&core, &name, &metadata("{}")).await.unwrap());
+        let record = core.registry.application(&name).await.unwrap().unwrap().record;
+        let selector = record.node_selector.unwrap();
+        assert_eq!(record.replicas.map(|replicas| serde_json::to_string(&replicas).unwrap()).as_deref(), Some("2"));
+        assert_eq!(selector.get("region").map(String::as_str), Some("eu"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_finished_deploy_keeps_its_first_end_and_its_text_is_bounded() {
+        let core = core("a", MemoryBucket::new());
+        let id = DeployId::new(&"shop".parse().unwrap(), 1);
+        let sha256 = "0".repeat(64);
+        let taken = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
+        accept(&core, taken).await.unwrap();
+        let ended = fail(&core, &id, Problem::new(ProblemCode::InvalidInput, "ä".repeat(9000))).await.unwrap();
+        assert!(ended.detail.as_ref().unwrap().len() <= DETAIL_BYTES);
+        let again = fail(&core, &id, Problem::new(ProblemCode::Internal, "later")).await.unwrap();
+        assert_eq!((again.code, again.detail), (ended.code, ended.detail));
+        let bad = Accept { id, by: "op".into(), source: None, oidc: None, sha256: "x".into(), bytes: 1 };
+        assert_eq!(accept(&core, bad).await.unwrap_err().code, ProblemCode::InvalidInput);
+    }
 }

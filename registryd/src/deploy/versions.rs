@@ -7,8 +7,16 @@ use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode};
 /// starts its processes with.
 const ROLLING: [(&str, &str); 3] = [("0.2.1", "0.3.0"), ("0.4.0", "0.4.1"), ("0.5.1", "0.6.0")];
 
+/// Versions are spelled as `celld --version` does, with or without the program's name. The development stand-in has another
+/// name, and never serves beside a real celld.
 fn may_meet(a: &str, b: &str) -> bool {
-    a == b || ROLLING.iter().any(|pair| *pair == (a, b) || *pair == (b, a))
+    let (program_a, a) = split(a);
+    let (program_b, b) = split(b);
+    program_a == program_b && (a == b || ROLLING.iter().any(|pair| *pair == (a, b) || *pair == (b, a)))
+}
+
+fn split(line: &str) -> (&str, &str) {
+    line.split_once(' ').unwrap_or(("celld", line))
 }
 
 /// Refuses a deploy by a node with runtime `ours` while a living node serves the application on a version that may not meet
@@ -38,7 +46,7 @@ pub(crate) fn check<'a>(
     Err(Problem::new(
         ProblemCode::VersionSkew,
         format!(
-            "node `{me}` has celld {ours}, but `{application}` is served on another version by {}; stop it there first, or \
+            "node `{me}` has runtime version {ours}, but `{application}` is served on another version by {}; stop it there first, or \
              deploy through a node with that version. Only these versions may serve together: {}",
             strangers.join(", "),
             pairs.join(", ")
@@ -67,6 +75,9 @@ mod tests {
             ("0.3.0", "0.4.0", false),
             ("0.4.1", "0.5.1", false),
             ("0.6.0", "0.6.1", false),
+            ("celld 0.5.1", "0.6.0", true),
+            ("celld-workerd 0.6.0", "celld-workerd 0.6.0", true),
+            ("celld-workerd 0.6.0", "celld 0.6.0", false),
         ] {
             assert_eq!(may_meet(a, b), may, "{a} {b}");
         }

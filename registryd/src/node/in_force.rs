@@ -57,7 +57,7 @@ impl InForce {
     /// Takes in what the bucket shows. True when something has to be kept anew.
     pub(crate) fn observe<'a>(
         &mut self,
-        shown: impl Iterator<Item = &'a PlacementRecord>,
+        shown: impl Iterator<Item = &'a PlacementRecord> + Clone,
         unreadable: &[ApplicationName],
         lease: LeaseSeen,
         now: Mono,
@@ -66,12 +66,12 @@ impl InForce {
         let before = self.kept.clone();
         let mut held_back = std::mem::take(&mut self.held_back);
         let mut placements = BTreeMap::new();
-        let mut highest = self.kept.fence.max(lease.fence);
+        // The whole of what is shown counts: in which order the records are looked at decides nothing.
+        let highest = shown.clone().map(|record| record.fence).fold(self.kept.fence.max(lease.fence), Fence::max);
         for record in shown {
             let name = &record.application;
             let in_force = self.kept.placements.get(name);
             if in_force == Some(record) || record.fence >= highest {
-                highest = highest.max(record.fence);
                 placements.insert(name.clone(), record.clone());
                 continue;
             }

@@ -52,6 +52,15 @@ impl Registry {
         self.engine().try_load(&key::application(name)).await
     }
 
+    /// The application, to be changed.
+    ///
+    /// # Errors
+    /// `not-found`; `reference-held` while it is being deleted; store errors.
+    pub(super) async fn present(&self, name: &ApplicationName) -> Result<ApplicationRecord, Problem> {
+        let there = self.application(name).await?;
+        alive(there.as_ref(), name).cloned()
+    }
+
     /// Names of all applications that have a record, readable or not, sorted.
     ///
     /// # Errors

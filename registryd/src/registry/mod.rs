@@ -8,31 +8,40 @@ mod applications;
 mod backoff;
 mod bootstrap;
 pub mod cache;
+mod claims;
 pub mod clock;
 #[cfg(test)]
 mod crashes;
 mod deploys;
+mod domains;
 pub mod engine;
 mod fleet;
+mod grants;
 mod hint;
 mod identities;
+mod intents;
 mod kind;
 mod nodes;
 mod operators;
 mod placements;
+mod revocation;
 mod settle;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 pub use applications::Pointer;
 pub use cache::{Cache, Read, Refreshed};
+pub use claims::DOMAINS_MAX;
 pub use clock::{Clock, Mono, SystemClock, TokioClock};
+pub use domains::{Domain, NewClaim};
 pub use engine::{Changed, Engine, Guard, Intent, Step, Stored};
-pub use fleet::Frozen;
+pub use fleet::{Frozen, Reason};
+pub use grants::{Granter, Registration};
 pub use kind::{Kind, Record};
 pub use nodes::Arrival;
 pub use operators::NewOperator;

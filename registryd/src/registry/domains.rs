@@ -1,0 +1,404 @@
+//! Domain claims in the bucket.
+//!
+//! Kept true, whatever crashes or races: a host that an application lists has a standing claim of that application; a host is
+//! never listed by two applications, nor covered by one and held exactly by a stranger.
+//!
+//! A claim is made referent-first: the application is checked, the claim is written, and only then the application lists the
+//! host. Between the last two the claimant *looks again*, because claims one label apart stand under different keys and cannot
+//! exclude each other: whoever sees a conflict after its own write withdraws, perhaps both. A claim that its application lists
+//! is never withdrawn. Each write of a claim has a new nonce, so a call withdraws only the very body that it wrote; a call
+//! that found the claim there has rewritten it first and is safe from that.
+//!
+//! A claim is removed in two steps, since a store deletes without conditions and a delete may arrive late: it is marked
+//! `released` by compare-and-swap, and the call that wrote the mark, and no other, then sends one delete. Nobody writes over a
+//! mark before it has stood for longer than any request lives.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use scafo_core::{
+    ApplicationName, Problem, ProblemCode,
+    domain::Host,
+    key::{self, prefix},
+    record::{ApplicationRecord, DomainClaim, NodeRecord, Rest, V1},
+    scope::ApplicationScope,
+};
+use scafo_store::{ETag, Error};
+
+use super::{Cache, Intent, Read, Registry, Step, Stored, backoff::Backoff, claims, engine::RECORD_BYTES_MAX};
+
+/// How long a mark must have stood, by the store's clock, before it is written over: three times the half minute that one
+/// logical write may take, after which no delete of the marker can still be on its way.
+const QUARANTINE: Duration = Duration::from_secs(90);
+/// How long a claim waits for a release that is under way: that takes two requests.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+/// Tries of a delete that the store certainly did not carry out.
+const DELETE_TRIES: u32 = 5;
+/// Reads of neighbouring claims at once, as the cache's.
+const READS_AT_ONCE: usize = 16;
+
+/// A host to claim.
+#[derive(Debug, Clone)]
+pub struct NewClaim {
+    /// For which application.
+    pub application: ApplicationName,
+    /// Which host.
+    pub host: Host,
+    /// Whether the single label below it is claimed too.
+    pub wildcard: bool,
+    /// By whom.
+    pub by: String,
+    /// Which applications a refusal may name; `None` for none.
+    pub names: Option<ApplicationScope>,
+}
+
+/// A host and the application after a claim or a release.
+#[derive(Debug, Clone)]
+pub struct Domain {
+    /// The application as it stands.
+    pub application: ApplicationRecord,
+    /// The host.
+    pub host: Host,
+    /// Where the application answers under the platform domains, sorted.
+    pub platform_hosts: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Withdrawal {
+    /// The claim, or what was added to it, is given up.
+    Done,
+    /// The application lists it already, so it never yields.
+    Listed,
+}
+
+impl Registry {
+    /// Claims a host, or its subdomains too. What the application holds already stays, and is never narrowed. `own`: this
+    /// node's platform domains, which its record may not show yet.
+    ///
+    /// # Errors
+    /// `invalid-input` for a host of a platform domain and beyond [`claims::DOMAINS_MAX`] hosts; `not-found`;
+    /// `application-blocked`; `reference-held` if the host, its covering base or a host below a base to cover is somebody
+    /// else's, or the application is being deleted; `cas-conflict` if it was released meanwhile; store errors, after which it
+    /// is safe to run again.
+    pub async fn claim_domain(&self, claim: &NewClaim, own: &[Host]) -> Result<Domain, Problem> {
+        let platform = self.platform_domains(own).await?;
+        claims::off_platform(&claim.host, &platform)?;
+        let application = self.present(&claim.application).await?;
+        claims::may_list(&application, &claim.host)?;
+        if claims::lists(&application, &claim.host, claim.wildcard) && self.stands(claim).await? {
+            return Ok(domain(application, &claim.host, &platform));
+        }
+        self.clear(claim, claim.wildcard).await?;
+        let held = self.take(claim).await?;
+        let wildcard = held.record.wildcard;
+        if let Err(refused) = self.clear(claim, wildcard).await {
+            let conflict = refused.code == ProblemCode::ReferenceHeld;
+            if !conflict || self.withdraw(claim, &held).await? == Withdrawal::Done {
+                return Err(refused);
+            }
+        }
+        let list = |record: &mut ApplicationRecord| claims::list(record, &claim.host, wildcard);
+        let application = match self.update_application(&Intent::new(), &claim.application, list).await {
+            Ok(changed) => changed.stored.record,
+            Err(refused) => {
+                if is_refusal(&refused) {
+                    self.withdraw(claim, &held).await?;
+                }
+                return Err(refused);
+            }
+        };
+        self.confirm(claim, &held).await?;
+        Ok(domain(application, &claim.host, &platform))
+    }
+
+    /// Releases a host: the application drops it first, then the claim goes.
+    ///
+    /// # Errors
+    /// `not-found` in the same words whether somebody else holds the host or nobody does; `reference-held` while the
+    /// application is being deleted; store errors, after which it is safe to run again.
+    pub async fn release_domain(&self, name: &ApplicationName, host: &Host, own: &[Host]) -> Result<Domain, Problem> {
+        let application = self.present(name).await?;
+        let ours = |claim: &DomainClaim| claim.application == *name;
+        // A claim that is not listed is left over from a call that died half way; this one ends what that began.
+        let there = self.claim(host).await?;
+        if !application.domains.contains(host) && !there.is_some_and(|stored| ours(&stored.record)) {
+            let detail = format!("`{host}` is not a domain of application `{name}`");
+            return Err(Problem::new(ProblemCode::NotFound, detail));
+        }
+        self.unlist(name, host).await?;
+        self.give_up(host, |stored| ours(&stored.record)).await?;
+        // A claim of the same host may have listed it in between.
+        let application = self.unlist(name, host).await?;
+        let platform = self.platform_domains(own).await?;
+        Ok(domain(application, host, &platform))
+    }
+
+    /// Removes every claim of an application that is being deleted. Answers the keys.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub(super) async fn remove_claims(&self, name: &ApplicationName) -> Result<Vec<String>, Problem> {
+        let mut claims: Cache<DomainClaim> = Cache::default();
+        claims.refresh(self.engine(), Read::Moved).await?;
+        let mut removed = Vec::new();
+        for stored in claims.iter().filter(|stored| stored.record.application == *name && !stored.record.released) {
+            let ours = |stored: &Stored<DomainClaim>| stored.record.application == *name;
+            self.give_up(&stored.record.host, ours).await?;
+            removed.push(key::domain(&stored.record.host));
+        }
+        Ok(removed)
+    }
+
+    /// Every platform domain of the installation: those in all node records and `own`.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn platform_domains(&self, own: &[Host]) -> Result<BTreeSet<Host>, Problem> {
+        let mut nodes: Cache<NodeRecord> = Cache::default();
+        nodes.refresh(self.engine(), Read::Moved).await?;
+        let all = nodes.iter().flat_map(|stored| stored.record.platform_domains.iter());
+        Ok(all.chain(own).cloned().collect())
+    }
+
+    async fn stands(&self, claim: &NewClaim) -> Result<bool, Problem> {
+        let there = self.claim(&claim.host).await?;
+        Ok(there.is_some_and(|Stored { record, .. }| {
+            record.application == claim.application && (record.wildcard || !claim.wildcard)
+        }))
+    }
+
+    /// Refuses if a claim one label apart stands in the way.
+    async fn clear(&self, claim: &NewClaim, wildcard: bool) -> Result<(), Problem> {
+        let neighbours = self.neighbours(&claim.host, wildcard).await?;
+        match claims::conflict(&claim.application, &claim.host, wildcard, &neighbours) {
+            None => Ok(()),
+            Some(other) => Err(claims::held(&claim.host, &other.application, claim.names.as_ref())),
+        }
+    }
+
+    /// The claim one label above, and those one label below if the host is to be covered.
+    async fn neighbours(&self, host: &Host, wildcard: bool) -> Result<Vec<DomainClaim>, Problem> {
+        let mut hosts: Vec<Host> = host.parent().into_iter().collect();
+        if wildcard {
+            let listing = self.engine().list(prefix::DOMAINS).await?;
+            let all = listing.entries.iter().filter_map(|listed| key::name_of(&listed.key, prefix::DOMAINS));
+            let all = all.filter_map(|name| name.parse::<Host>().ok());
+            hosts.extend(all.filter(|other| other.parent().as_ref() == Some(host)));
+        }
+        let claims = stream::iter(hosts).map(|host| async move { self.claim(&host).await });
+        let claims: Vec<Option<Stored<DomainClaim>>> = claims.buffer_unordered(READS_AT_ONCE).try_collect().await?;
+        Ok(claims.into_iter().flatten().map(|stored| stored.record).collect())
+    }
+
+    /// Writes the claim: creates it, widens ours, or makes ours this call's own.
+    async fn take(&self, claim: &NewClaim) -> Result<Stored<DomainClaim>, Problem> {
+        let mut over: Option<ETag> = None;
+        let fresh = DomainClaim {
+            v: V1,
+            host: claim.host.clone(),
+            application: claim.application.clone(),
+            wildcard: claim.wildcard,
+            claimed_at: self.clock().wall(),
+            by: claim.by.clone(),
+            nonce: Some(nonce()),
+            released: false,
+            rest: Rest::new(),
+        };
+        loop {
+            let mut marked = false;
+            let decide = |there: Option<&Stored<DomainClaim>>| match there {
+                None => Ok(Step::Write(fresh.clone())),
+                Some(stored) if stored.record.released && Some(&stored.etag) == over.as_ref() => {
+                    Ok(Step::Write(fresh.clone()))
+                }
+                Some(stored) if stored.record.released => {
+                    marked = true;
+                    Err(being_released(&claim.host))
+                }
+                Some(stored) if stored.record.application != claim.application => {
+                    Err(claims::held(&claim.host, &stored.record.application, claim.names.as_ref()))
+                }
+                Some(Stored { record, .. }) => Ok(Step::Write(DomainClaim {
+                    wildcard: record.wildcard || claim.wildcard,
+                    nonce: fresh.nonce.clone(),
+                    ..record.clone()
+                })),
+            };
+            let taken = self.engine().change(&Intent::new(), &key::domain(&claim.host), None, decide).await;
+            if !marked {
+                return taken.map(|changed| changed.stored);
+            }
+            over = self.outlast(&claim.host).await?;
+        }
+    }
+
+    /// Waits until a mark is gone, or answers its tag once it may be written over.
+    async fn outlast(&self, host: &Host) -> Result<Option<ETag>, Problem> {
+        let until = self.clock().mono().after(PATIENCE);
+        loop {
+            let Some(object) = self.engine().try_get(&key::domain(host), RECORD_BYTES_MAX).await? else {
+                return Ok(None);
+            };
+            let marked = serde_json::from_slice::<DomainClaim>(&object.body).is_ok_and(|claim| claim.released);
+            if !marked {
+                return Ok(None);
+            }
+            // A store that gives no dates leaves nothing to judge by; holding the host for ever would be worse.
+            let age = object.head.date.zip(object.head.last_modified).map(|(date, written)| date.since(written));
+            if age.is_none_or(|age| age > QUARANTINE) {
+                return Ok(Some(object.head.etag));
+            }
+            if self.clock().mono() >= until {
+                return Err(being_released(host));
+            }
+            self.clock().sleep(LOOK).await;
+        }
+    }
+
+    /// Takes back what [`Registry::take`] wrote, unless the application lists it by now.
+    async fn withdraw(&self, claim: &NewClaim, held: &Stored<DomainClaim>) -> Result<Withdrawal, Problem> {
+        let application = self.application(&claim.application).await?.map(|stored| stored.record);
+        let lists = |wildcard| application.as_ref().is_some_and(|record| claims::lists(record, &claim.host, wildcard));
+        if lists(held.record.wildcard) {
+            return Ok(Withdrawal::Listed);
+        }
+        let written = |stored: &Stored<DomainClaim>| stored.etag == held.etag;
+        if lists(false) {
+            self.narrow(&claim.host, written).await?;
+        } else {
+            self.give_up(&claim.host, written).await?;
+        }
+        Ok(Withdrawal::Done)
+    }
+
+    /// Makes a covering claim exact again: the only way down, for a widening that nobody lists.
+    async fn narrow(
+        &self,
+        host: &Host,
+        ours: impl Fn(&Stored<DomainClaim>) -> bool + Send + Sync,
+    ) -> Result<(), Problem> {
+        let nonce = nonce();
+        let decide = |there: Option<&Stored<DomainClaim>>| match there {
+            Some(stored) if ours(stored) => {
+                Ok(Step::Write(DomainClaim { wildcard: false, nonce: Some(nonce.clone()), ..stored.record.clone() }))
+            }
+            Some(_) | None => Ok(Step::Keep),
+        };
+        absent_is_done(self.engine().change(&Intent::new(), &key::domain(host), None, decide).await).map(drop)
+    }
+
+    /// Marks a claim released, if it is `ours`, and removes it.
+    async fn give_up(
+        &self,
+        host: &Host,
+        ours: impl Fn(&Stored<DomainClaim>) -> bool + Send + Sync,
+    ) -> Result<(), Problem> {
+        let key = key::domain(host);
+        let nonce = nonce();
+        let decide = |there: Option<&Stored<DomainClaim>>| match there {
+            Some(stored) if !stored.record.released && ours(stored) => {
+                Ok(Step::Write(DomainClaim { released: true, nonce: Some(nonce.clone()), ..stored.record.clone() }))
+            }
+            Some(_) | None => Ok(Step::Keep),
+        };
+        let marked = absent_is_done(self.engine().change(&Intent::new(), &key, None, decide).await)?;
+        if marked.is_some_and(|changed| changed.written) {
+            self.delete_marked(&key).await;
+        }
+        Ok(())
+    }
+
+    /// One delete, which must not be sent a second time: the first may still be on its way. What stays is a mark, which counts
+    /// as nothing.
+    async fn delete_marked(&self, key: &str) {
+        let mut backoff = Backoff::default();
+        for _ in 0..DELETE_TRIES {
+            match self.bucket().delete(key).await {
+                Ok(()) => return,
+                // Certainly not carried out.
+                Err(Error::Busy { .. }) => self.clock().sleep(backoff.next(rand::random())).await,
+                Err(error) => {
+                    tracing::info!(key, %error, "a released claim stays as a mark until somebody claims the host");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Makes sure, after listing, that the claim still stands and is this call's.
+    async fn confirm(&self, claim: &NewClaim, held: &Stored<DomainClaim>) -> Result<(), Problem> {
+        let mut lost = None;
+        let touch = nonce();
+        let decide = |there: Option<&Stored<DomainClaim>>| match there {
+            Some(stored) if stored.etag == held.etag => Ok(Step::Keep),
+            Some(Stored { record, .. }) if !record.released && record.application == claim.application => {
+                if held.record.wildcard && !record.wildcard {
+                    lost = Some(false);
+                    return Err(released_meanwhile(&claim.host));
+                }
+                Ok(Step::Write(DomainClaim { nonce: Some(touch.clone()), ..record.clone() }))
+            }
+            Some(_) | None => {
+                lost = Some(true);
+                Err(released_meanwhile(&claim.host))
+            }
+        };
+        let confirmed = self.engine().change(&Intent::new(), &key::domain(&claim.host), None, decide).await;
+        match lost {
+            Some(true) => self.unlist(&claim.application, &claim.host).await.map(drop)?,
+            Some(false) => {
+                let exact = |record: &mut ApplicationRecord| {
+                    record.wildcard_domains.retain(|listed| *listed != claim.host);
+                    Ok(())
+                };
+                self.update_application(&Intent::new(), &claim.application, exact).await?;
+            }
+            None => {}
+        }
+        confirmed.map(drop)
+    }
+
+    async fn unlist(&self, name: &ApplicationName, host: &Host) -> Result<ApplicationRecord, Problem> {
+        let unlist = |record: &mut ApplicationRecord| {
+            claims::unlist(record, host);
+            Ok(())
+        };
+        Ok(self.update_application(&Intent::new(), name, unlist).await?.stored.record)
+    }
+}
+
+fn domain(application: ApplicationRecord, host: &Host, platform: &BTreeSet<Host>) -> Domain {
+    let platform_hosts = claims::platform_hosts(&application.name, platform);
+    Domain { application, host: host.clone(), platform_hosts }
+}
+
+fn nonce() -> String {
+    format!("{:016x}", rand::random::<u64>())
+}
+
+/// Whether an update was certainly refused for what the record says, so that nothing is listed.
+const fn is_refusal(problem: &Problem) -> bool {
+    use ProblemCode::{ApplicationBlocked, InvalidInput, NotFound, ReferenceHeld};
+    matches!(problem.code, ApplicationBlocked | InvalidInput | NotFound | ReferenceHeld)
+}
+
+/// A change that keeps what is there finds nothing: somebody else removed it.
+fn absent_is_done<T>(changed: Result<T, Problem>) -> Result<Option<T>, Problem> {
+    match changed {
+        Ok(changed) => Ok(Some(changed)),
+        Err(problem) if problem.code == ProblemCode::NotFound => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}
+
+fn being_released(host: &Host) -> Problem {
+    let detail = format!("`{host}` is just being released: claim it again in two minutes");
+    Problem::new(ProblemCode::CasConflict, detail)
+}
+
+fn released_meanwhile(host: &Host) -> Problem {
+    let detail = format!("`{host}` was released while it was being claimed: look, then decide");
+    Problem::new(ProblemCode::CasConflict, detail)
+}
