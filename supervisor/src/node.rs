@@ -48,7 +48,7 @@ pub(crate) struct Facts {
 /// What a running node leaves in the file system; removed when it is dropped. The locks go last.
 pub(crate) struct Footprint {
     dirs: Dirs,
-    _locks: [Lock; 2],
+    _locks: Vec<Lock>,
 }
 
 impl Drop for Footprint {
@@ -62,8 +62,12 @@ impl Node {
     pub(crate) async fn prepare(config: &Config, options: &Options) -> Result<Self, Error> {
         raise_file_limit();
         let dirs = Dirs::create(&config.state_dir, &config.runtime_dir)?;
-        let footprint =
-            Footprint { _locks: [Lock::take(&dirs.state)?, Lock::take(&dirs.runtime)?], dirs: dirs.clone() };
+        let mut locks = vec![Lock::take(&dirs.state)?];
+        if dirs.runtime != dirs.state {
+            locks.push(Lock::take(&dirs.runtime)?);
+        }
+        let footprint = Footprint { _locks: locks, dirs: dirs.clone() };
+        dirs.sweep_jobs()?;
         // Of a node that was killed.
         state::remove(&dirs.state.join(NODE_FILE))
             .map_err(|error| cannot_write(&dirs.state.join(NODE_FILE), &error))?;

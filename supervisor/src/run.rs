@@ -39,6 +39,9 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, footprint } = node;
     let served = CancellationToken::new();
     let mut server = serve(service, supervisor_socket, served.clone())?;
+    // Ends with this function.
+    let mut watchdog = JoinSet::new();
+    watchdog.spawn(feed_watchdog());
     let mut daemons = Group::start(daemons, &spawner);
     let handles = daemons.handles();
     let outcome = {
@@ -141,6 +144,15 @@ async fn complain(facts: &Facts, daemons: &Handles) {
             tracing::warn!(?waiting_for, "not ready yet");
         }
         tokio::time::sleep(COMPLAINTS).await;
+    }
+}
+
+/// Shows systemd that the runtime still turns, twice in each interval that it allows; when it does not ask, never.
+async fn feed_watchdog() {
+    let Some(allowed) = sd_notify::watchdog_enabled() else { return };
+    loop {
+        tokio::time::sleep(allowed / 2).await;
+        notify(&[NotifyState::Watchdog]);
     }
 }
 

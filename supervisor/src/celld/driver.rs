@@ -35,6 +35,9 @@ const MAX_HEALTH_BYTES: usize = 64 * 1024;
 /// `/state` names every resident cell: 8 MiB are about a hundred thousand.
 const MAX_STATE_BYTES: usize = 8 * 1024 * 1024;
 
+/// Shortest lease lifetime that is believed, so that a typing error makes no loop of starts.
+const SHORTEST_TTL: Duration = Duration::from_millis(100);
+
 /// What all drivers of a node share.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -49,7 +52,7 @@ impl Shared {
     /// The life of a celld lease here.
     fn ttl(&self) -> Duration {
         let configured = self.launch.extra.get("CELLD_TTL_MS").and_then(|ms| ms.parse().ok());
-        configured.map_or(LEASE_TTL, Duration::from_millis)
+        configured.map_or(LEASE_TTL, Duration::from_millis).max(SHORTEST_TTL)
     }
 }
 
@@ -95,6 +98,8 @@ pub(super) struct Driver {
     tap: Arc<Tap>,
     machine: Machine,
     process: Option<ProcessHandle>,
+    /// What the next supervisor will read of it.
+    record: Option<Record>,
     probe: Option<BoxFuture<'static, Probed>>,
     adopted: bool,
     version: Option<String>,
@@ -120,6 +125,7 @@ impl Driver {
             wants,
             tap,
             process: None,
+            record: None,
             probe: None,
             adopted: false,
             version: None,
@@ -131,7 +137,8 @@ impl Driver {
 
     /// Takes over a process that an earlier supervisor started.
     pub(super) fn adopt(&mut self, record: &Record, process: ProcessHandle) {
-        self.machine = Machine::adopted(self.shared.ttl(), Instant::now());
+        self.machine = Machine::adopted(self.shared.ttl(), record.was_ready, Instant::now());
+        self.record = Some(record.clone());
         self.process = Some(process);
         self.adopted = true;
         self.version = Some(record.celld_version.clone());
@@ -184,7 +191,9 @@ impl Driver {
         }
         let mut event = event;
         loop {
-            match self.machine.step(event, Instant::now()) {
+            let effect = self.machine.step(event, Instant::now());
+            self.note_readiness();
+            match effect {
                 None => return,
                 Some(Effect::Terminate) => {
                     self.signal(Signal::TERM);
@@ -197,6 +206,19 @@ impl Driver {
                 }
                 Some(Effect::Spawn) => event = self.spawn().await,
             }
+        }
+    }
+
+    /// Writes down, once, that it has been ready.
+    fn note_readiness(&mut self) {
+        let Some(record) = self.record.as_mut().filter(|record| !record.was_ready) else { return };
+        if !self.machine.was_ready() {
+            return;
+        }
+        record.was_ready = true;
+        if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
+            // The next supervisor then takes silence for starting, as it does without a record.
+            tracing::warn!(application = %self.application, %error, "cannot write down that it is ready");
         }
     }
 
@@ -213,6 +235,7 @@ impl Driver {
         tracing::info!(application = %self.application, ?exit, "its process ended");
         self.last_exit = Some(LastExit { code, signal, at: now() });
         self.process = None;
+        self.record = None;
         self.probe = None;
         self.deployment = None;
         self.adopted = false;
@@ -245,6 +268,7 @@ impl Driver {
                 ports: self.ports,
                 celld_version: version.to_string(),
                 started_at,
+                was_ready: false,
             };
             if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
                 // A process that the next supervisor would not find could meet a second one.
@@ -252,6 +276,7 @@ impl Driver {
                 process.ended().await;
                 return Err(format!("cannot write down what was started: {error}"));
             }
+            self.record = Some(record);
         }
         tracing::info!(application = %self.application, pid = process.pid(), %version, port = self.ports.public, "started");
         (self.version, self.started_at) = (Some(version.to_string()), Some(started_at));

@@ -1,6 +1,6 @@
 //! All celld processes of the node: which are wanted, what they do, and the end of them all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -125,7 +125,7 @@ impl Fleet {
     /// `cas-conflict` for a set that is older than the last one of the same `run`, `draining` while the node stops,
     /// `resource-limit` when the ports are used up and `internal` when the port book cannot be written; in the last two cases
     /// all other applications are applied.
-    pub(crate) fn apply(&self, run: &str, pass: u64, desired: &[ApplicationName]) -> Result<(), Problem> {
+    pub(crate) fn apply(&self, run: &str, pass: u64, desired: &BTreeSet<ApplicationName>) -> Result<(), Problem> {
         let mut inner = self.inner();
         if inner.stopping {
             return Err(Problem::new(ProblemCode::Draining, "this node is stopping"));
@@ -151,6 +151,19 @@ impl Fleet {
 
     fn want(&self, inner: &mut Inner, application: &ApplicationName) -> Result<(), Problem> {
         let ports = self.ports(application)?;
+        if inner.entries.get(application).is_some_and(|entry| entry.driver.is_finished()) {
+            // A driver has no end of its own: this is a defect. What it left running is taken over like that of a supervisor.
+            tracing::error!(%application, "its driver broke; taking over from it");
+            inner.entries.remove(application);
+            let left = Record::load(&self.shared.launch.dirs.processes(), application);
+            let process = left.as_ref().and_then(|record| Some((record, record.process()?)));
+            inner.start(&self.shared, application, ports, |driver| {
+                if let Some((record, process)) = process {
+                    driver.adopt(record, process);
+                }
+            });
+            return Ok(());
+        }
         if let Some(entry) = inner.entries.get(application) {
             if entry.wants.send_if_modified(|want| std::mem::replace(want, Want::Run) != Want::Run) {
                 entry.tap.over.store(false, Ordering::Release);
@@ -174,7 +187,7 @@ impl Fleet {
         })
     }
 
-    fn unwant_others(&self, inner: &mut Inner, desired: &[ApplicationName]) {
+    fn unwant_others(&self, inner: &mut Inner, desired: &BTreeSet<ApplicationName>) {
         let mut over = Vec::new();
         for (application, entry) in &inner.entries {
             if desired.contains(application) {

@@ -110,8 +110,8 @@ impl Machine {
     }
 
     /// One runs already, started by an earlier supervisor, and is wanted until somebody says otherwise.
-    pub(super) fn adopted(ttl: Duration, now: Instant) -> Self {
-        let run = Run { was_ready: false, failures: 0, last_answer: now, killed: false };
+    pub(super) fn adopted(ttl: Duration, was_ready: bool, now: Instant) -> Self {
+        let run = Run { was_ready, failures: 0, last_answer: now, killed: false };
         Self { phase: Phase::Running(run), wanted: true, starts: 1, ..Self::new(ttl) }
     }
 
@@ -254,6 +254,11 @@ impl Machine {
             Phase::Running(_) => Some(ProcessState::Ready),
             Phase::Stopping { .. } => Some(ProcessState::Stopping),
         }
+    }
+
+    /// Whether the one that runs has been ready.
+    pub(super) const fn was_ready(&self) -> bool {
+        matches!(self.phase, Phase::Running(Run { was_ready: true, .. }))
     }
 
     /// Whether one runs that is not asked to end, so that it is worth probing.

@@ -210,12 +210,22 @@ fn hurry_kills_at_once_and_also_in_the_middle_of_a_stop() {
 #[test]
 fn an_adopted_process_runs_on_and_counts_no_restart() {
     let start = Instant::now();
-    let mut machine = Machine::adopted(LEASE_TTL, start);
+    let mut machine = Machine::adopted(LEASE_TTL, false, start);
     assert_eq!(machine.state(start), Some(ProcessState::Starting));
     assert_eq!(machine.step(Event::Wanted, start), None);
     machine.step(Event::Probed(Found::Ready), start);
     assert_eq!((machine.state(start), machine.restarts()), (Some(ProcessState::Ready), 0));
     assert_eq!(machine.step(Event::Unwanted, start), Some(Effect::Terminate));
+}
+
+#[test]
+fn an_adopted_process_that_was_ready_may_not_be_silent_for_ever() {
+    let start = Instant::now();
+    let mut machine = Machine::adopted(LEASE_TTL, true, start);
+    let silent =
+        |machine: &mut Machine, second| machine.step(Event::Probed(Found::Silent), start + Duration::from_secs(second));
+    assert_eq!(silent(&mut machine, 59), None);
+    assert_eq!(silent(&mut machine, 60), Some(Effect::Kill));
 }
 
 #[test]

@@ -26,6 +26,9 @@ pub(super) struct Record {
     pub(super) ports: Pair,
     pub(super) celld_version: String,
     pub(super) started_at: Timestamp,
+    /// Whether it has been ready: from then on silence is no starting any more.
+    #[serde(default)]
+    pub(super) was_ready: bool,
 }
 
 fn path(dir: &Path, application: &ApplicationName) -> PathBuf {
@@ -42,6 +45,11 @@ impl Record {
             // The next supervisor finds that its start time names nobody.
             tracing::warn!(%application, %error, "cannot remove the record of an ended process");
         }
+    }
+
+    /// One application's record, when there is one that can be read.
+    pub(super) fn load(dir: &Path, application: &ApplicationName) -> Option<Self> {
+        read_json(&path(dir, application)).ok().flatten()
     }
 
     /// Every record of the directory. One that cannot be read is left out and named.
@@ -86,6 +94,7 @@ mod tests {
             ports: Pair { public: 1, internal: 2 },
             celld_version: "0.6.0".to_owned(),
             started_at: Timestamp::from_millis(0),
+            was_ready: false,
         }
     }
 

@@ -60,14 +60,17 @@ pub(crate) fn node_key(dirs: &Dirs) -> Result<SigningKey, Error> {
 /// and kept.
 pub(crate) fn ingress_token(dirs: &Dirs, configured: &[Secret]) -> Result<(Vec<Secret>, PathBuf), Error> {
     let path = dirs.state.join("ingress-token");
-    let kept = read_text(&path)?.map(|text| text.trim().to_owned());
+    let stands = read_text(&path)?;
+    let kept = stands.as_deref().map(|text| text.trim().to_owned());
     let tokens = match (configured, kept) {
         ([], Some(kept)) if !kept.is_empty() => vec![Secret::new(kept)],
         ([], _) => vec![Secret::new(secret())],
         (configured, _) => configured.to_vec(),
     };
     let text = tokens.first().map(|token| format!("{}\n", token.expose())).unwrap_or_default();
-    write_atomically(&path, text.as_bytes()).map_err(|error| cannot_write(&path, &error))?;
+    if stands.as_deref() != Some(text.as_str()) {
+        write_atomically(&path, text.as_bytes()).map_err(|error| cannot_write(&path, &error))?;
+    }
     Ok((tokens, path))
 }
 

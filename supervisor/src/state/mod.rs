@@ -38,10 +38,19 @@ impl Dirs {
         for inner in ["registryd", "apiserver", "celld", "logs", "processes"] {
             private_dir(&dirs.state.join(inner)).map_err(|error| cannot_write(&dirs.state.join(inner), &error))?;
         }
-        // Left over from jobs that a crash cut off.
-        let _ = std::fs::remove_dir_all(dirs.jobs());
-        private_dir(&dirs.jobs()).map_err(|error| cannot_write(&dirs.jobs(), &error))?;
         Ok(dirs)
+    }
+
+    /// Makes the directory of jobs, without what jobs left there that a crash cut off. Only for whoever has the lock.
+    pub(crate) fn sweep_jobs(&self) -> Result<(), Error> {
+        let jobs = self.jobs();
+        match std::fs::remove_dir_all(&jobs) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(path = %jobs.display(), %error, "cannot remove what old jobs left");
+            }
+            _ => {}
+        }
+        private_dir(&jobs).map_err(|error| cannot_write(&jobs, &error))
     }
 
     pub(crate) fn socket(&self, name: &str) -> PathBuf {
