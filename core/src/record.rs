@@ -629,6 +629,12 @@ pub struct DomainClaim {
     pub claimed_at: Timestamp,
     /// By whom.
     pub by: String,
+    /// Random, new with each write: a call withdraws only the very claim that it wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
+    /// Given up; its removal follows. Counts as no claim.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub released: bool,
     /// Unknown members.
     #[serde(flatten)]
     pub rest: Rest,

@@ -8,7 +8,7 @@ use scafo_store::{Bucket, Fault, MemoryBucket};
 use tokio::sync::Notify;
 
 use super::{
-    Arrival, Intent, Registry,
+    Arrival, Granter, Intent, NewClaim, Registration, Registry,
     testing::{World, deploy, deployment, key_of, node, put_raw},
 };
 
@@ -26,6 +26,14 @@ const CALLS: &[(&str, Call, &[&str])] = &[
     ),
     ("freeze", |world| Box::pin(freeze(&world.registry)), &["_scafo/freeze.json"]),
     ("thaw", |world| Box::pin(thaw(&world.registry)), &[]),
+    ("claim", |world| Box::pin(claim(&world.registry, false)), &["_scafo/domains/shop.example.json"]),
+    ("cover", |world| Box::pin(claim(&world.registry, true)), &["_scafo/domains/shop.example.json"]),
+    ("trust", |world| Box::pin(trust(&world.registry)), &["_scafo/trust/shop.json"]),
+    (
+        "rotate",
+        |world| Box::pin(rotate(&world.registry)),
+        &["_scafo/operators/new.json", "_scafo/identities/op.json", "_scafo/identities/new.json"],
+    ),
 ];
 
 async fn bootstrap(registry: &Registry) -> Result<(), Problem> {
@@ -57,6 +65,43 @@ async fn freeze(registry: &Registry) -> Result<(), Problem> {
 async fn thaw(registry: &Registry) -> Result<(), Problem> {
     registry.freeze("op", None).await?;
     registry.unfreeze().await.map(drop)
+}
+
+async fn claim(registry: &Registry, wildcard: bool) -> Result<(), Problem> {
+    let application = "shop".parse()?;
+    registry.create_application(&application).await?;
+    let host = "shop.example".parse()?;
+    let claim = NewClaim { application, host, wildcard, by: "op".to_owned(), names: None };
+    let made = registry.claim_domain(&claim, &[]).await?;
+    assert!(made.application.domains.contains(&claim.host));
+    assert_eq!(made.application.wildcard_domains.contains(&claim.host), wildcard);
+    Ok(())
+}
+
+async fn trust(registry: &Registry) -> Result<(), Problem> {
+    let rule = serde_json::from_str(r#"{"issuer": "https://a.example", "subjects": ["repo:*"]}"#).unwrap();
+    registry.set_trust(&"shop".parse()?, &rule).await.map(drop)
+}
+
+/// The whole of a rotation: the old key registers the new one, which revokes it.
+async fn rotate(registry: &Registry) -> Result<(), Problem> {
+    let (old, new) = ("op".parse()?, "new".parse()?);
+    if registry.operator(&new).await?.is_none() {
+        let old = Granter::Operator(Box::new(registry.init_operator(&old, &key_of(1), false).await?));
+        let asked = Registration {
+            id: new,
+            public_key: key_of(2),
+            role: None,
+            supersedes: Some("op".parse()?),
+            applications: None,
+        };
+        registry.register_operator(&old, asked).await?;
+    }
+    let new = registry.operator(&"new".parse()?).await?.unwrap().record;
+    match registry.revoke_operator(&Granter::Operator(Box::new(new)), &"op".parse()?).await {
+        Err(problem) if problem.code == ProblemCode::NotFound => Ok(()),
+        revoked => revoked,
+    }
 }
 
 /// Ends `call` at its request number `at`, which `fault` befalls. Answers whether the call came that far.

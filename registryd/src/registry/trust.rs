@@ -26,9 +26,10 @@ impl Registry {
                 || TrustPolicy { v: V1, application: name.clone(), rules: Vec::new(), rest: Rest::new() },
                 |stored| stored.record.clone(),
             );
+            let full = policy.rules.len() >= RULES_MAX;
             match policy.rules.iter_mut().find(|old| old.issuer == rule.issuer && old.audience == rule.audience) {
                 Some(old) => old.subjects.clone_from(&rule.subjects),
-                None if policy.rules.len() < RULES_MAX => policy.rules.push(rule.clone()),
+                None if !full => policy.rules.push(rule.clone()),
                 None => {
                     let detail = format!("`{name}` has {RULES_MAX} trust rules already, which is the most");
                     return Err(Problem::new(ProblemCode::InvalidInput, detail));

@@ -1,6 +1,7 @@
 //! The write engine against a bucket that misbehaves.
 
 mod cache;
+mod domains;
 mod histories;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
