@@ -65,8 +65,8 @@ async fn serve(
     // Before this line a signal ends the process as it ends any other.
     let mut terminate = signal(SignalKind::terminate()).context(|| "handle SIGTERM".into())?;
     let mut interrupt = signal(SignalKind::interrupt()).context(|| "handle SIGINT".into())?;
-    let mut servers = listeners.serve();
     status.accept();
+    let mut servers = listeners.serve();
     // Authority first: a node without a lease does nothing else any more.
     tokio::select! {
         biased;

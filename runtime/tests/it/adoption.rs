@@ -97,7 +97,7 @@ fn state_survives_a_deployment_and_requests_are_held_meanwhile() {
         }
     });
     let source = std::fs::read_to_string(counter.join("src/index.js")).unwrap();
-    std::fs::write(counter.join("src/index.js"), format!("{source}\nexport const revision = 2;\n")).unwrap();
+    std::fs::write(counter.join("src/index.js"), format!("{source}\nglobalThis.revision = 2;\n")).unwrap();
     let second = world.deploy(&counter);
     let answer = node.reload().json();
     assert_eq!((&answer["outcome"], &answer["version"]), (&json!("adopted"), &json!(second)));

@@ -35,9 +35,8 @@ fn the_banner_is_two_lines_with_the_real_ports_and_one_for_people() {
 #[test]
 fn a_port_in_use_ends_with_one() {
     let world = World::new();
-    let taken =
-        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().map(|address| (TcpListener::bind(address), address));
-    let (_listener, address) = taken.unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
     let finished = world.run(&["--listen", &address.to_string()], &[]);
     assert_eq!(finished.code, Some(1));
     assert!(finished.stderr.contains("cannot be bound"), "{finished:?}");

@@ -41,11 +41,10 @@ pub(crate) fn post(to: SocketAddr, path: &str) -> Answer {
 pub(crate) fn request(to: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_read_timeout(Some(LIMIT))?;
-    let host = if headers.to_ascii_lowercase().contains("host:") { "" } else { "Host: shop.test\r\n" };
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\n{host}{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nHost: shop.test\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
