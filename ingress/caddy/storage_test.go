@@ -1,0 +1,448 @@
+package scafo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+)
+
+func TestKeysNameTheirSubject(t *testing.T) {
+	t.Parallel()
+	const authority = "acme-v02.api.letsencrypt.org-directory"
+	for key, expected := range map[string]string{
+		"certificates/" + authority + "/a.x.example/a.x.example.crt": "a.x.example",
+		"certificates/" + authority + "/a.x.example":                 "a.x.example",
+		"certificates/" + authority + "/wildcard_.x.example/x.key":   "*.x.example",
+		"certificates/" + authority:                                  "",
+		"certificates":                                               "",
+		"ocsp/a-b.example-1f2e3d":                                    "a-b.example",
+		"ocsp/wildcard_.x.example-1f2e3d":                            "*.x.example",
+		"ocsp/1f2e3d":                                                "",
+		"acme/" + authority + "/challenge_tokens/a.x.example.json":   "a.x.example",
+		"acme/" + authority + "/users/me@a.x.example/me.json":        "",
+		"acme/" + authority + "/users/me@a.x.example":                "",
+		"pki/authorities/local/root.crt":                             "",
+		"last_clean.json":                                            "",
+		"":                                                           "",
+		"certificates/" + authority + "/..":                          "",
+	} {
+		got, ok := subjectOfKey(key)
+		text := string(got.host)
+		if got.wildcard {
+			text = "*." + text
+		}
+		if !ok {
+			text = ""
+		}
+		if text != expected {
+			t.Errorf("%s names %q, not %q", key, text, expected)
+		}
+	}
+	for name, expected := range map[string]subject{
+		"issue_cert_a.x.example": {"a.x.example", false}, "issue_cert_*.x.example": {"x.example", true},
+		"storage_clean": {}, "ari_x.y": {}, "": {},
+	} {
+		if got, _ := subjectOfLock(name); got != expected {
+			t.Errorf("lock %s names %v", name, got)
+		}
+	}
+}
+
+// The layout is CertMagic's own; this notices a change of it.
+func TestKeysOfCertMagicNameTheirSubject(t *testing.T) {
+	t.Parallel()
+	keys := certmagic.StorageKeys
+	for _, name := range []string{"a-b.x.example", "*.x.example"} {
+		of, _ := subjectOfLock(issuanceLock + name)
+		staple := keys.OCSPStaple(&certmagic.Certificate{Names: []string{name}}, []byte("bundle"))
+		for _, key := range []string{keys.SiteCert("i", name), keys.SitePrivateKey("i", name), keys.SiteMeta("i", name), staple} {
+			if got, ok := subjectOfKey(key); !ok || got != of {
+				t.Errorf("%s names %v, not %v", key, got, of)
+			}
+		}
+	}
+}
+
+func TestASubjectLivesInTheFleetThatNamesIt(t *testing.T) {
+	t.Parallel()
+	fleets := fleetsOf(t,
+		documentOf(map[string]string{"*.shop.example": "127.0.0.1:1"}, "127.0.0.1:2", "dev.example"),
+		documentOf(map[string]string{"a.shop.example": "127.0.0.1:1", "blog.dev.example": "127.0.0.1:1"}, ""))
+	for name, expected := range map[string]int{
+		"a.shop.example": 1, "blog.dev.example": 1, "dev.example": 0, "*.shop.example": 0, "*.dev.example": 0,
+		"shop.example": -1, "b.shop.example": -1, "own.example": -1, "*.a.shop.example": -1,
+	} {
+		of, _ := subjectOfLock(issuanceLock + name)
+		where, i := homeOf(fleets, of)
+		if where == homeLocal {
+			i = -1
+		}
+		if where == homeUnknown || i != expected {
+			t.Errorf("%s lives at %v %d, not %d", name, where, i, expected)
+		}
+	}
+	if where, _ := homeOf(append(fleets, known{}), subject{host: "own.example"}); where != homeUnknown {
+		t.Error("a subject is local although a fleet was not heard from")
+	}
+}
+
+const (
+	ourKey   = "certificates/ca/a.x.example/a.x.example.crt"
+	otherKey = "certificates/ca/own.example/own.example.crt"
+)
+
+func storageOver(t *testing.T, nodes ...*fakeNode) *storage {
+	var links []*link
+	for i, n := range nodes {
+		name := fmt.Sprintf("%c", 'a'+i)
+		links = append(links, linkTo(t, n, name, documentOf(map[string]string{name + ".x.example": "127.0.0.1:1"}, "")))
+	}
+	return newStorage(links, &certmagic.FileStorage{Path: t.TempDir()})
+}
+
+func TestStorageKeepsWhatCertMagicExpects(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	s := storageOver(t, n)
+	value := []byte{0, 1, 0xff, '\n'}
+	before := time.Now().Add(-time.Second)
+	for range 2 {
+		if err := s.Store(ctx, ourKey, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.Load(ctx, ourKey); err != nil || !bytes.Equal(got, value) {
+		t.Error(got, err)
+	}
+	if info, err := s.Stat(ctx, ourKey); err != nil || info.Key != ourKey || info.Size != 4 || !info.IsTerminal || info.Modified.Before(before) {
+		t.Error(info, err)
+	}
+	if info, err := s.Stat(ctx, "certificates/ca/a.x.example"); err != nil || info.IsTerminal || !info.Modified.IsZero() || info.Size != 0 {
+		t.Error(info, err)
+	}
+	if keys, err := s.List(ctx, "certificates/ca/a.x.example", true); err != nil || !slices.Equal(keys, []string{ourKey}) {
+		t.Error(keys, err)
+	}
+	if !s.Exists(ctx, ourKey) || !s.Exists(ctx, "certificates/ca/a.x.example") || s.Exists(ctx, ourKey+"x") {
+		t.Error("existence is wrong")
+	}
+	if err := s.Delete(ctx, "certificates/ca/a.x.example"); err != nil {
+		t.Error(err)
+	}
+	if err := s.Delete(ctx, ourKey); err != nil {
+		t.Error("a missing key is an error to delete:", err)
+	}
+	if _, err := s.Load(ctx, ourKey); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := s.Stat(ctx, ourKey); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if _, err := s.List(ctx, "certificates/ca/a.x.example", false); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestWhatNamesNoDomainOfAFleetStaysOnThisDisk(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	s := storageOver(t, n)
+	for _, key := range []string{"acme/ca/users/me@a.x.example/me.json", "last_clean.json", "pki/authorities/local/root.key", otherKey} {
+		if err := s.Store(ctx, key, []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Load(ctx, key); err != nil || string(got) != "v" {
+			t.Error(key, err)
+		}
+	}
+	if keys := n.keys(); len(keys) != 0 {
+		t.Error("the fleet got", keys)
+	}
+	if keys, err := s.List(ctx, "acme/ca/users", false); err != nil || !slices.Equal(keys, []string{"acme/ca/users/me@a.x.example"}) {
+		t.Error(keys, err)
+	}
+	if n.countRequests("") != 0 {
+		t.Error("a fleet was asked:", n.requests)
+	}
+}
+
+func TestEachFleetGetsItsOwnDomains(t *testing.T) {
+	t.Parallel()
+	first, second, ctx := newFakeNode(t), newFakeNode(t), t.Context()
+	s := storageOver(t, first, second)
+	bKey := "certificates/ca/b.x.example/b.x.example.crt"
+	for _, key := range []string{ourKey, bKey, otherKey} {
+		if err := s.Store(ctx, key, []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if a, b := first.keys(), second.keys(); !slices.Equal(a, []string{ourKey}) || !slices.Equal(b, []string{bKey}) {
+		t.Error(a, b)
+	}
+	expected := []string{"certificates/ca/a.x.example", "certificates/ca/b.x.example", "certificates/ca/own.example"}
+	if keys, err := s.List(ctx, "certificates/ca", false); err != nil || !slices.Equal(keys, expected) {
+		t.Error(keys, err)
+	}
+	second.locked(func() { second.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
+	if keys, err := s.List(ctx, "certificates/ca", false); err == nil {
+		t.Error("a listing without one fleet passes for whole:", keys)
+	}
+	// What a fleet kept for an application that is gone can still be read and cleaned up.
+	goneKey := "certificates/ca/gone.example/gone.example.crt"
+	first.locked(func() { first.objects[goneKey] = fakeObject{value: []byte("old")} })
+	if got, err := s.Load(ctx, goneKey); err != nil || string(got) != "old" {
+		t.Error(got, err)
+	}
+	second.locked(func() { second.fail = nil })
+	if err := s.Delete(ctx, goneKey); err != nil || slices.Contains(first.keys(), goneKey) {
+		t.Error("it is still there:", err)
+	}
+}
+
+func TestAMissingDocumentIsNoMissingCertificate(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	l := linkTo(t, n, "a", "")
+	s := newStorage([]*link{l}, &certmagic.FileStorage{Path: t.TempDir()})
+	if _, err := s.Load(ctx, ourKey); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := s.Store(ctx, ourKey, nil); !errors.Is(err, errHomeUnknown) {
+		t.Error(err)
+	}
+	if err := s.Lock(ctx, "issue_cert_a.x.example"); !errors.Is(err, errHomeUnknown) {
+		t.Error(err)
+	}
+	if err := s.Store(ctx, "acme/ca/users/me/me.json", nil); err != nil {
+		t.Error("the account waits for a fleet:", err)
+	}
+}
+
+func TestAFailureIsReportedAtOnceAndIsNotAMissingKey(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	s := storageOver(t, n)
+	for _, status := range []int{400, 401, 403, 409, 500, 503} {
+		n.locked(func() { n.fail = func(*http.Request) int { return status }; n.requests = nil })
+		_, loadErr := s.Load(ctx, ourKey)
+		_, statErr := s.Stat(ctx, ourKey)
+		_, listErr := s.List(ctx, "certificates/ca/a.x.example", true)
+		for _, err := range []error{s.Store(ctx, ourKey, nil), s.Delete(ctx, ourKey), loadErr, statErr, listErr} {
+			if err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "Refused: by the test") {
+				t.Errorf("%d: %v", status, err)
+			}
+		}
+		if n.countRequests("") != 5 {
+			t.Error("something was tried twice:", n.requests)
+		}
+	}
+}
+
+func TestARequestEndsWithTheStorageTimeout(t *testing.T) {
+	t.Parallel()
+	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hung.Close()
+	s := settings{node: hung.URL, token: testToken, storageTimeout: 20 * time.Millisecond}
+	_, err := newRemoteStorage(s, newNode(s)).Load(t.Context(), ourKey)
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestKeysAreEncodedPerComponent(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	r := linkTo(t, n, "a", "").storage
+	key := `a b/c%2Fd/e?f#g/[h]+&=;"*`
+	if err := r.Store(ctx, key, []byte("v")); err != nil {
+		t.Fatal(err)
+	}
+	if keys := n.keys(); !slices.Equal(keys, []string{key}) {
+		t.Error(keys)
+	}
+	if info, err := r.Stat(ctx, key); err != nil || info.Key != key || info.Size != 1 {
+		t.Error(info, err)
+	}
+	if keys, err := r.List(ctx, "a b/c%2Fd", true); err != nil || !slices.Equal(keys, []string{key}) {
+		t.Error(keys, err)
+	}
+	if n.countRequests(`PUT /v1/storage/objects/a%20b/c%252Fd/e%3Ff%23g/%5Bh%5D`) != 1 {
+		t.Error(n.requests)
+	}
+	for _, bad := range []string{"", "/a", "a/", "a//b", "../x", "a/./b", "a/..", "ä", "a\x00b", "a\nb"} {
+		if err := r.Store(ctx, bad, nil); err == nil {
+			t.Errorf("%q is sent", bad)
+		}
+	}
+}
+
+const lockName = "issue_cert_a.x.example"
+
+func TestTwoLockersNeverHoldALockAtOnce(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	// Two processes, each with two callers: links have an owner each, as processes do.
+	stores := []*storage{storageOver(t, n), storageOver(t, n)}
+	counter, inside := 0, 0
+	var mutex sync.Mutex
+	enter := func(by int) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		if inside += by; inside > 1 {
+			t.Error("two hold the lock")
+		}
+	}
+	var all sync.WaitGroup
+	for i := range 4 {
+		s := stores[i%2]
+		all.Go(func() {
+			for range 25 {
+				if err := s.Lock(t.Context(), lockName); err != nil {
+					t.Error(err)
+					return
+				}
+				enter(1)
+				counter++ // the race detector watches this
+				enter(-1)
+				if err := s.Unlock(t.Context(), lockName); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if counter != 100 || len(n.locks) != 0 {
+		t.Error(counter, n.locks)
+	}
+}
+
+func TestLockWaitsOnlyForALockThatIsTaken(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := storageOver(t, n)
+	n.locked(func() { n.locks[lockName] = "somebody" })
+	if got, err := s.TryLock(t.Context(), lockName); got || err != nil {
+		t.Error(got, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- s.Lock(ctx, lockName) }()
+	eventually(t, "three tries", func() bool { return n.countRequests("POST") > 3 })
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for _, status := range []int{400, 401, 500, 503} {
+		n.locked(func() { n.fail = func(*http.Request) int { return status } })
+		if err := s.Lock(t.Context(), lockName); err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+	n.locked(func() { n.fail = nil; delete(n.locks, lockName) })
+	if got, err := s.TryLock(t.Context(), lockName); !got || err != nil {
+		t.Error("a failed try keeps the lock from being taken:", got, err)
+	}
+	if err := s.Unlock(t.Context(), lockName); err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), lockName); err == nil {
+		t.Error("a lock that is not held was released")
+	}
+}
+
+func TestAHeldLockGivesSignsOfLifeUntilItIsReleased(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := storageOver(t, n)
+	s.links[0].storage.locks.refresh = time.Millisecond
+	if err := s.Lock(t.Context(), lockName); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "signs of life", func() bool { return n.countRequests("POST") > 3 })
+	// A node that restarted has forgotten the lock, and gets it from the next one.
+	n.locked(func() { clear(n.locks) })
+	eventually(t, "the lock at the node", func() bool {
+		held := false
+		n.locked(func() { held = n.locks[lockName] != "" })
+		return held
+	})
+	n.locked(func() { n.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
+	if err := s.Unlock(t.Context(), lockName); err == nil {
+		t.Error("a release that failed passes")
+	}
+	n.locked(func() { n.fail = nil })
+	if err := s.Unlock(t.Context(), lockName); err != nil {
+		t.Error("a failed release cannot be tried again:", err)
+	}
+	n.locked(func() {
+		if last := n.requests[len(n.requests)-1]; !strings.HasPrefix(last, "DELETE") || len(n.locks) != 0 {
+			t.Error("after the release came", last, n.locks)
+		}
+	})
+}
+
+func TestALostLockIsNotTakenBack(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := storageOver(t, n)
+	locks := s.links[0].storage.locks
+	locks.refresh = time.Millisecond
+	if err := s.Lock(t.Context(), lockName); err != nil {
+		t.Fatal(err)
+	}
+	locks.mutex.Lock()
+	ended := locks.taken[lockName].stopped
+	locks.mutex.Unlock()
+	n.locked(func() { n.locks[lockName] = "somebody" })
+	<-ended
+	if err := s.Unlock(t.Context(), lockName); err != nil {
+		t.Error(err)
+	}
+	n.locked(func() {
+		if n.locks[lockName] != "somebody" {
+			t.Error("somebody else's lock was released")
+		}
+	})
+}
+
+func TestALockGrantedToACallerWhoHasGoneIsGivenBack(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := storageOver(t, n)
+	ctx, cancel := context.WithCancel(t.Context())
+	// The node grants it, but the caller goes before the answer arrives.
+	n.locked(func() {
+		n.fail = func(r *http.Request) int {
+			if r.Method == http.MethodPost {
+				n.locks[lockName] = r.Header.Get(ownerHeader)
+				cancel()
+				<-r.Context().Done()
+			}
+			return 0
+		}
+	})
+	if err := s.Lock(ctx, lockName); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	eventually(t, "the release", func() bool { return n.countRequests("DELETE") == 1 })
+}
+
+func TestOwnersDifferBetweenClients(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	a, b := linkTo(t, n, "a", "").storage.locks.owner, linkTo(t, n, "a", "").storage.locks.owner
+	if a == b || len(a) != 32 {
+		t.Error(a, b)
+	}
+}
