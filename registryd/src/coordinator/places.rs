@@ -207,7 +207,8 @@ async fn write(core: &Core, lead: &Lead, planned: Planned) -> Outcome {
     };
     match outcome {
         Ok(()) => {
-            tracing::info!(application = %record.application, nodes = ?record.nodes, fence = record.fence.0, "placed");
+            let nodes: Vec<&str> = record.nodes.iter().map(NodeId::as_str).collect();
+            tracing::info!(application = %record.application, nodes = nodes.join(","), fence = record.fence.0, "placed");
             Outcome::Done
         }
         Err(problem) => {

@@ -195,7 +195,9 @@ pub(crate) async fn look_up(core: &Core, id: &DeployId) -> Result<DeployRecord, 
     let now = core.registry.clock().wall();
     let window = core.settings.liveness.get();
     if judge::is_silent(&record, now, window) {
-        let answers = record.node == core.settings.node.id || core.worlds.borrow().lives(&record.node);
+        let world = core.worlds.borrow().clone();
+        // Before the first look at the nodes nobody is declared gone.
+        let answers = record.node == core.settings.node.id || !world.is_seen() || world.lives(&record.node);
         if let Some(problem) = judge::abandoned(&record, answers, now, window) {
             record.state = DeployState::Failed;
             record.code = Some(problem.code);

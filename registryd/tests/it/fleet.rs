@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use scafo_core::record::DeployState;
-use scafo_core::settings::Millis;
-use scafo_store::{Bucket as _, MemoryBucket, PutOptions};
+use scafo_core::DeployId;
+use scafo_core::record::{DeployState, ProcessState, UnplacedReason};
+use scafo_core::settings::{Millis, RegistrydSettings};
+use scafo_core::snapshot::Snapshot;
+use scafo_proto::registry::WatchSnapshotRequest;
+use scafo_store::{Bucket as _, Fault, MemoryBucket, PutOptions};
 
-use crate::node::{Node, until};
+use crate::node::{LIMIT, Node, change, name, until};
 use crate::supervisor::Job;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,21 +44,112 @@ async fn what_is_blocked_stops_at_once_and_comes_back_as_it_was() {
     let node = Node::start("a", MemoryBucket::new());
     node.supervisor.then(Job::Publishes("v1"));
     node.deploy("shop", 1).await;
-    let set = async |blocked: bool| {
-        let key = "_scafo/applications/shop.json";
-        let object = node.memory().get(key).await.unwrap().unwrap();
-        let mut record: serde_json::Value = serde_json::from_slice(&object.body).unwrap();
-        record["blocked"] = blocked.into();
-        let body = serde_json::to_vec(&record).unwrap();
-        node.memory().put(key, body.into(), PutOptions::default()).await.unwrap();
-        // As the writer's registry context does.
-        let hint = format!(r#"{{"v":1,"token":"{blocked}","at":"2026-01-01T00:00:00.000Z","by":"test"}}"#);
-        node.memory().put("_scafo/changes.json", hint.into(), PutOptions::default()).await.unwrap();
-    };
-    set(true).await;
+    change(node.memory(), "shop", "blocked", true.into()).await;
     until(|| async { node.supervisor.applied().is_empty().then_some(()) }).await;
-    set(false).await;
+    change(node.memory(), "shop", "blocked", false.into()).await;
     until(|| async { (node.supervisor.applied() == ["shop"]).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_to_go_leaves_the_documents_first_and_runs_on_for_the_hold() {
+    let node = Node::start("a", MemoryBucket::new());
+    node.supervisor.then(Job::Publishes("v1"));
+    node.deploy("shop", 1).await;
+    change(node.memory(), "shop", "nodeSelector", serde_json::json!({ "region": "mars" })).await;
+    let state = |snapshot: &Snapshot| snapshot.nodes[0].serving.first().map(|serving| serving.state);
+    let leaving = node.snapshot(|snapshot| state(snapshot) != Some(ProcessState::Ready)).await;
+    assert_eq!(state(&leaving), Some(ProcessState::Stopping));
+    // It has left the documents and still runs; then it is gone.
+    until(|| async { node.supervisor.applied().is_empty().then_some(()) }).await;
+    node.snapshot(|snapshot| snapshot.nodes[0].serving.is_empty()).await;
+    let unplaced = node.state().await.unwrap().coordinator.unwrap().unplaced.unwrap();
+    assert_eq!(unplaced[0].reason, UnplacedReason::Selector);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_makes_before_it_breaks() {
+    let memory = MemoryBucket::new();
+    let second = memory.sibling();
+    let labelled = |region: &str| {
+        let labels = [("region".to_owned(), region.to_owned())].into();
+        |settings: &mut RegistrydSettings| settings.node.labels = labels
+    };
+    let a = Node::start_with("a", memory, labelled("eu"));
+    let b = Node::start_with("b", second, labelled("us"));
+    until(|| async { b.state().await.ok()?.coordinator }).await;
+    a.prepare("shop", r#"{"nodeSelector":{"region":"eu"}}"#).await.unwrap();
+    a.supervisor.then(Job::Publishes("v1"));
+    assert_eq!(a.deploy("shop", 1).await.state, DeployState::Deployed);
+    change(a.memory(), "shop", "nodeSelector", serde_json::json!({ "region": "us" })).await;
+    let ready = |snapshot: &Snapshot| {
+        let serving = snapshot.nodes.iter().flat_map(|node| &node.serving);
+        serving.filter(|serving| serving.state == ProcessState::Ready).count()
+    };
+    // In no document of the way is there nobody.
+    let never_empty = |snapshot: &Snapshot| {
+        assert!(ready(snapshot) >= 1, "{snapshot:?}");
+        ready(snapshot) == 1
+            && snapshot.nodes.iter().any(|node| node.id.as_str() == "b" && !node.serving.is_empty())
+            && snapshot.nodes.iter().any(|node| node.id.as_str() == "a" && node.serving.is_empty())
+    };
+    a.snapshot(never_empty).await;
+    assert!(a.supervisor.applied().is_empty() && b.supervisor.applied() == ["shop"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_applications_of_a_dead_node_are_taken_over() {
+    let memory = MemoryBucket::new();
+    let second = memory.sibling();
+    let quick = |settings: &mut RegistrydSettings| settings.liveness = Millis(3_000);
+    let a = Node::start_with("a", memory, quick);
+    let mut b = Node::start_with("b", second, quick);
+    until(|| async { b.state().await.ok()?.coordinator }).await;
+    // Among eight there is one for either node.
+    for index in 0..8 {
+        a.prepare(&format!("app-{index}"), "{}").await.unwrap();
+    }
+    until(|| async { (a.supervisor.applied().len() + b.supervisor.applied().len() == 8).then_some(()) }).await;
+    assert!(!b.supervisor.applied().is_empty() && !a.supervisor.applied().is_empty());
+    b.kill();
+    until(|| async { (a.supervisor.applied().len() == 8).then_some(()) }).await;
+    let state = a.state().await.unwrap();
+    assert!(state.placements.iter().all(|placement| placement.here && placement.nodes.len() == 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_that_often_fails_delays_deploys_and_loses_nothing() {
+    let node = Node::start("a", MemoryBucket::new());
+    until(|| async { node.state().await.ok()?.coordinator }).await;
+    let mut turn = 0_u32;
+    // Every seventh request goes wrong, each time in another way.
+    node.memory().plan(move |_| {
+        turn += 1;
+        let faults = [Fault::LoseAnswer, Fault::Busy, Fault::LoseRequest, Fault::Conflict];
+        turn.is_multiple_of(7).then(|| faults[(turn / 7 % 4) as usize])
+    });
+    for (random, version) in [(1, "v1"), (2, "v2")] {
+        node.supervisor.then(Job::Publishes(version));
+        until(|| async { node.prepare("shop", "{}").await.ok() }).await;
+        let id = DeployId::new(&name("shop"), random);
+        until(|| async { node.accept(&id).await.ok() }).await;
+        until(|| async { node.publish(&id).await.ok() }).await;
+        let done = node.ended(&id).await;
+        assert_eq!(done.state, DeployState::Deployed, "{done:?}");
+        assert_eq!(done.deployment.unwrap().as_str(), version);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_asked_to_end_ends_although_somebody_watches() {
+    let mut node = Node::start("a", MemoryBucket::new());
+    let first = node.snapshot(|_| true).await;
+    assert_eq!(first.generation, 1);
+    let watching = node.client.clone().watch_snapshot(WatchSnapshotRequest {}).await.unwrap();
+    let mut stream = watching.into_inner();
+    stream.message().await.unwrap().unwrap();
+    node.stop().await.unwrap();
+    let end = async { while let Ok(Some(_)) = stream.message().await {} };
+    tokio::time::timeout(LIMIT, end).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,9 +24,10 @@ use scafo_proto::status::to_problem;
 use scafo_proto::transport::channel;
 use scafo_registryd::daemon::{Fatal, Sockets, run};
 use scafo_registryd::registry::SystemClock;
-use scafo_store::MemoryBucket;
+use scafo_store::{Bucket as _, MemoryBucket, PutOptions};
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
+use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::transport::Channel;
 
@@ -46,6 +47,7 @@ pub(crate) struct Node {
     pub(crate) admin_client: AdminClient<Channel>,
     pub(crate) supervisor: Fake,
     _neighbours: JoinSet<()>,
+    stop: Arc<Notify>,
     daemon: Option<(Runtime, JoinHandle<Result<(), Fatal>>)>,
 }
 
@@ -71,6 +73,7 @@ impl Node {
             memory: Arc::new(memory),
             supervisor,
             _neighbours: neighbours,
+            stop: Arc::default(),
             daemon: None,
         };
         node.spawn();
@@ -86,7 +89,9 @@ impl Node {
             let _entered = runtime.enter();
             Sockets { grpc: again(&self.grpc), admin: again(&self.admin) }
         };
-        let daemon = run(settings, memory, Arc::new(SystemClock), sockets, std::future::pending());
+        let stop = Arc::clone(&self.stop);
+        let asked = async move { stop.notified().await };
+        let daemon = run(settings, memory, Arc::new(SystemClock), sockets, asked);
         let handle = runtime.spawn(daemon);
         self.daemon = Some((runtime, handle));
     }
@@ -105,7 +110,13 @@ impl Node {
         self.spawn();
     }
 
-    fn kill(&mut self) {
+    /// Asks the daemon to end, as SIGTERM does, and answers how it ended.
+    pub(crate) async fn stop(&mut self) -> Result<(), Fatal> {
+        self.stop.notify_one();
+        self.end().await
+    }
+
+    pub(crate) fn kill(&mut self) {
         if let Some((runtime, _)) = self.daemon.take() {
             runtime.shutdown_background();
         }
@@ -206,6 +217,18 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Changes an application's record behind the daemons' backs, with the hint that every writer leaves.
+pub(crate) async fn change(memory: &MemoryBucket, name: &str, member: &str, value: serde_json::Value) {
+    let key = format!("_scafo/applications/{name}.json");
+    let object = memory.get(&key).await.unwrap().unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&object.body).unwrap();
+    let hint = format!(r#"{{"v":1,"token":"{member} {value}","at":"2026-01-01T00:00:00.000Z","by":"test"}}"#);
+    record[member] = value;
+    let body = serde_json::to_vec(&record).unwrap();
+    memory.put(&key, body.into(), PutOptions::default()).await.unwrap();
+    memory.put("_scafo/changes.json", hint.into(), PutOptions::default()).await.unwrap();
 }
 
 /// Asks until there is an answer.
