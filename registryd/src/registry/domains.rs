@@ -402,3 +402,37 @@ fn released_meanwhile(host: &Host) -> Problem {
     let detail = format!("`{host}` was released while it was being claimed: look, then decide");
     Problem::new(ProblemCode::CasConflict, detail)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::testing::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_withdrawal_takes_nothing_that_another_call_relies_on() {
+        let world = World::new();
+        let registry = &world.registry;
+        let name: ApplicationName = "shop".parse().unwrap();
+        registry.create_application(&name).await.unwrap();
+        let host: Host = "shop.example".parse().unwrap();
+        let (application, by) = (name.clone(), "op".to_owned());
+        let claim = NewClaim { application, host: host.clone(), wildcard: true, by, names: None };
+        // Two calls of one application; the first sees a stranger's claim and, not listed yet, is about to withdraw.
+        let first = registry.take(&claim).await.unwrap();
+        let second = registry.take(&claim).await.unwrap();
+        let list = |record: &mut ApplicationRecord| claims::list(record, &host, true);
+        registry.update_application(&Intent::new(), &name, list).await.unwrap();
+        registry.confirm(&claim, &second).await.unwrap();
+        registry.give_up(&host, |stored| stored.etag == first.etag).await.unwrap();
+        registry.narrow(&host, |stored| stored.etag == first.etag).await.unwrap();
+        let stands = registry.claim(&host).await.unwrap().unwrap();
+        assert!(stands.record.wildcard);
+        // And by the time it looks, a listed claim never yields.
+        assert_eq!(registry.withdraw(&claim, &stands).await.unwrap(), Withdrawal::Listed);
+        // The other way round: what was withdrawn is not confirmed, and the application does not keep it.
+        registry.give_up(&host, |stored| stored.etag == second.etag).await.unwrap();
+        let refused = registry.confirm(&claim, &second).await.unwrap_err();
+        assert_eq!(refused.code, ProblemCode::CasConflict);
+        assert!(registry.application(&name).await.unwrap().unwrap().record.domains.is_empty());
+    }
+}
