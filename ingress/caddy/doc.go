@@ -1,7 +1,7 @@
 // Package scafo makes Caddy an ingress of scafo fleets.
 //
-// It holds five Caddy modules. All of them work from the routing documents that the app module (scafo) pulls from one
-// node of each fleet and keeps in memory; none of them asks a node while a request or a handshake waits.
+// It holds six Caddy modules. All of them work from the routing documents that the app module (scafo) pulls from one
+// node of each fleet and keeps in memory: no node is asked where a request goes, or whether a name may have a certificate.
 //
 //   - scafo: the app; the fleets, and one poller for each.
 //   - http.reverse_proxy.upstreams.scafo: the upstreams of the requested host, in priority order.
