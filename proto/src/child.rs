@@ -130,13 +130,28 @@ const DEFAULT_FILTER: &str = "info,s3s=off";
 /// filters it (default `info` without `s3s`).
 pub fn init_tracing(process: &'static str) {
     let filter = EnvFilter::try_from_env("SCAFO_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unfailing(io::stderr()));
     // A second subscriber in one process is a test's doing; the first one stays.
     let _ = match std::env::var("SCAFO_LOG_FORMAT").as_deref() {
         Ok("json") => builder.json().with_current_span(false).try_init(),
         _ => builder.with_ansi(io::stderr().is_terminal()).try_init(),
     };
     tracing::debug!(process, pid = std::process::id(), "started");
+}
+
+/// Standard error, where a line that cannot be written is dropped. Without this a full disk under the log ends the process: the
+/// subscriber reports a failed write on standard error, and a write that fails there panics.
+struct Unfailing(io::Stderr);
+
+impl io::Write for Unfailing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.0.write(bytes).unwrap_or(bytes.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let _ = self.0.flush();
+        Ok(())
+    }
 }
 
 /// Resolves when this process is asked to end (SIGTERM or SIGINT).

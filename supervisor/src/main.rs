@@ -1,6 +1,7 @@
 //! `scafo-supervisor`: runs a node, as `scafo sail` does, for service managers.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -31,7 +32,8 @@ fn main() -> ExitCode {
     match start(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}\nhint: {}", error.hint);
+            // Standard error may be a file on a full disk: then the exit code has to do.
+            let _ = writeln!(std::io::stderr(), "error: {error}\nhint: {}", error.hint);
             ExitCode::from(error.exit_code)
         }
     }
