@@ -4,10 +4,12 @@
 #![allow(clippy::panic)]
 
 pub mod api;
+pub mod fault_proxy;
 pub mod load;
 pub mod node;
 pub mod process;
 pub mod project;
+pub mod stores;
 pub mod wait;
 
 pub use api::Api;

@@ -1,0 +1,252 @@
+//! Registries of several nodes on one true store, each through a proxy of its own that fails three requests in ten.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use ed25519_dalek::SigningKey;
+use scafo_core::record::{ApplicationRecord, IdentityKind, IdentityReservation, Rest, V1};
+use scafo_core::token::PublicKey;
+use scafo_core::{ApplicationName, Problem, ProblemCode};
+use scafo_registryd::registry::{Intent, Registry};
+use scafo_store::Bucket as _;
+use scafo_tests::fault_proxy::{Conditional, Fault, FaultProxy, Nth, Operation, Reply, Rule};
+use scafo_tests::stores::Store;
+use tokio::task::JoinSet;
+
+use crate::history::{self, Update};
+use crate::support::{Bench, long, proxy, registry, seed};
+
+const NODES: usize = 3;
+
+/// Together they befall three requests in ten.
+const FAULTS: [Fault; 12] = [
+    Fault::DropRequest,
+    Fault::DropAnswer,
+    Fault::DropAnswer,
+    Fault::LandLate { after_ms: 40 },
+    Fault::LandLate { after_ms: 400 },
+    Fault::TearAnswer,
+    Fault::Mask(Reply::InternalError),
+    Fault::Answer(Reply::ConditionalRequestConflict),
+    Fault::Answer(Reply::OperationAborted),
+    Fault::Answer(Reply::SlowDown),
+    Fault::Answer(Reply::TooManyRequests),
+    Fault::DelayAnswer { by_ms: 60 },
+];
+
+/// Three nodes on one store.
+struct Fleet {
+    store: Store,
+    nodes: Vec<(FaultProxy, Arc<Registry>)>,
+}
+
+impl Fleet {
+    async fn start(seed: u64) -> Self {
+        let store = Store::bucketd().await;
+        let mut nodes = Vec::new();
+        for node in 0..NODES {
+            let proxy = proxy(&store, seed.wrapping_add(node as u64)).await;
+            let registry = Arc::new(registry(&proxy, &format!("node-{node}")));
+            nodes.push((proxy, registry));
+        }
+        Self { store, nodes }
+    }
+
+    fn misbehave(&self) {
+        for (proxy, _) in &self.nodes {
+            for fault in FAULTS {
+                proxy.push(Rule::new(fault).on([Operation::Get, Operation::Put]).percent(3));
+            }
+        }
+    }
+
+    fn registry(&self, number: usize) -> Arc<Registry> {
+        Arc::clone(&self.nodes[number % NODES].1)
+    }
+
+    fn faulty(&self) -> (u64, u64) {
+        let counts = self.nodes.iter().map(|(proxy, _)| proxy.counts());
+        counts.fold((0, 0), |(faulty, all), counts| (faulty + counts.faulty, all + counts.requests))
+    }
+}
+
+/// What a caller may be told when nobody knows, or when others were quicker for half a minute.
+fn is_undecided(problem: &Problem) -> bool {
+    matches!(problem.code, ProblemCode::StoreUnavailable | ProblemCode::CasConflict)
+}
+
+fn application(number: usize) -> ApplicationName {
+    format!("app-{number}").parse().unwrap()
+}
+
+/// One update that adds a label, if it is acknowledged.
+async fn add(registry: &Registry, name: &ApplicationName, label: String, start: Instant) -> Option<Update> {
+    let began = start.elapsed();
+    let mutate = |record: &mut ApplicationRecord| {
+        record.labels.get_or_insert_default().insert(label.clone(), "1".to_owned());
+        Ok(())
+    };
+    match registry.update_application(&Intent::new(), name, mutate).await {
+        Ok(changed) => {
+            let told = changed.stored.record.labels.unwrap_or_default().into_keys().collect();
+            Some(Update { label, began, ended: start.elapsed(), told })
+        }
+        Err(problem) if is_undecided(&problem) => None,
+        Err(problem) => panic!("{problem:?}"),
+    }
+}
+
+/// Eight writers on three nodes; what they were told is one history that everybody could have seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn histories_through_faults_are_linearizable_and_nothing_acknowledged_is_lost() {
+    const WRITERS: usize = 8;
+    let (operations, applications) = if long() { (1_250, 40) } else { (20, 5) };
+    let seed = seed();
+    println!("SCAFO_TEST_SEED={seed}");
+    let fleet = Fleet::start(seed).await;
+    for number in 0..applications {
+        fleet.registry(0).create_application(&application(number)).await.unwrap();
+    }
+    fleet.misbehave();
+    let start = Instant::now();
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let registry = fleet.registry(writer);
+        writers.spawn(async move {
+            let mut acknowledged = Vec::new();
+            for operation in 0..operations {
+                let number = (writer * 7 + operation) % applications;
+                let update = add(&registry, &application(number), format!("w{writer}-{operation}"), start).await;
+                acknowledged.extend(update.map(|update| (number, update)));
+            }
+            acknowledged
+        });
+    }
+    let acknowledged: Vec<(usize, Update)> = writers.join_all().await.into_iter().flatten().collect();
+    for number in 0..applications {
+        let key = scafo_core::key::application(&application(number));
+        let object = fleet.store.bucket().get(&key).await.unwrap().unwrap();
+        let record: ApplicationRecord = serde_json::from_slice(&object.body).unwrap();
+        let stands: BTreeSet<String> = record.labels.unwrap_or_default().into_keys().collect();
+        let of_key = acknowledged.iter().filter(|(of, _)| *of == number).map(|(_, update)| update.clone());
+        history::check(of_key.collect(), &stands).unwrap_or_else(|wrong| panic!("{key}: {wrong}"));
+    }
+    let (faulty, all) = fleet.faulty();
+    println!("{} of {} acknowledged, {faulty} of {all} requests faulty", acknowledged.len(), WRITERS * operations);
+    assert!(faulty * 5 > all, "only {faulty} of {all} requests were faulty");
+    // Faults cost time, hardly ever an operation.
+    assert!(acknowledged.len() * 10 > WRITERS * operations * 9, "{} acknowledged", acknowledged.len());
+}
+
+/// Three nodes reserve the same identity at once, under write ids that tell afterwards whose create took place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_told_that_it_lost_a_create_that_it_won() {
+    let rounds = if long() { 300 } else { 25 };
+    let seed = seed();
+    println!("SCAFO_TEST_SEED={seed}");
+    let fleet = Fleet::start(seed).await;
+    fleet.misbehave();
+    let mut told_won = 0;
+    for round in 0..rounds {
+        let id = format!("node-{round}");
+        let mut racers = JoinSet::new();
+        for racer in 0..NODES {
+            let (registry, id) = (fleet.registry(racer), id.clone());
+            racers.spawn(async move {
+                let identity = reservation(&registry, &id, racer);
+                let write_id = format!("{id}-by-{racer}");
+                let intent = Intent::new().operation(&write_id);
+                (write_id, registry.engine().create(&intent, &identity).await)
+            });
+        }
+        let results = racers.join_all().await;
+        let object = fleet.store.bucket().get(&scafo_core::key::identity(&id)).await.unwrap();
+        let winner = object.map(|object| object.head.metadata["scafo-write"].clone());
+        for (write_id, result) in results {
+            let won = Some(&write_id) == winner.as_ref();
+            match result {
+                Ok(changed) => {
+                    assert_eq!(changed.written, won, "{write_id} was told wrongly; {winner:?} won");
+                    told_won += usize::from(won);
+                }
+                Err(problem) => assert!(is_undecided(&problem), "{problem:?}"),
+            }
+        }
+    }
+    assert!(told_won * 10 > rounds * 9, "only {told_won} of {rounds} winners know");
+}
+
+fn reservation(registry: &Registry, id: &str, racer: usize) -> IdentityReservation {
+    let secret = [u8::try_from(racer).unwrap(); 32];
+    IdentityReservation {
+        v: V1,
+        id: id.to_owned(),
+        kind: IdentityKind::Node,
+        public_key: PublicKey::from(&SigningKey::from_bytes(&secret)),
+        reserved_at: registry.clock().wall(),
+        rest: Rest::new(),
+    }
+}
+
+/// Field case A03: two answers that say "busy" are no lost condition.
+#[tokio::test]
+async fn a_busy_store_does_not_run_a_change_again() {
+    let bench = Bench::start().await;
+    let registry = bench.registry();
+    let name = application(1);
+    registry.create_application(&name).await.unwrap();
+    let aborted = Rule::new(Fault::Answer(Reply::OperationAborted)).conditional(Conditional::Update);
+    bench.proxy.push(aborted.nth(Nth::First(2)));
+    let runs = AtomicUsize::new(0);
+    let mutate = |record: &mut ApplicationRecord| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        record.blocked = true;
+        Ok(())
+    };
+    assert!(registry.update_application(&Intent::new(), &name, mutate).await.unwrap().written);
+    assert_eq!(runs.into_inner(), 1);
+}
+
+/// Field case A04: the record goes between the read and the write.
+#[tokio::test]
+async fn an_update_of_a_record_that_goes_does_not_bring_it_back() {
+    let bench = Bench::start().await;
+    let registry = bench.registry();
+    let name = application(1);
+    registry.create_application(&name).await.unwrap();
+    let key = scafo_core::key::application(&name);
+    // Long enough for the delete to come in between, and nothing depends on how long.
+    bench.proxy.push(Rule::new(Fault::DelayRequest { by_ms: 1_000 }).conditional(Conditional::Update));
+    let mutate = |record: &mut ApplicationRecord| {
+        record.blocked = true;
+        Ok(())
+    };
+    let intent = Intent::new();
+    let update = registry.update_application(&intent, &name, mutate);
+    let delete = async {
+        scafo_tests::wait::until("the update", std::time::Duration::from_secs(20), || async {
+            let seen = bench.proxy.log().iter().any(|seen| seen.asked.conditional == Some(Conditional::Update));
+            seen.then_some(())
+        })
+        .await;
+        bench.store.bucket().delete(&key).await.unwrap();
+    };
+    let (updated, ()) = tokio::join!(update, delete);
+    let problem = updated.unwrap_err();
+    assert!(matches!(problem.code, ProblemCode::NotFound | ProblemCode::CasConflict), "{problem:?}");
+    assert!(bench.store.bucket().get(&key).await.unwrap().is_none());
+}
+
+/// Field case A19: the read that should tell whether a create took place fails too.
+#[tokio::test]
+async fn a_create_in_conflict_whose_reads_fail_is_never_taken_for_existing() {
+    let bench = Bench::start().await;
+    let registry = bench.registry();
+    let conflict = Rule::new(Fault::Answer(Reply::ConditionalRequestConflict)).conditional(Conditional::Create);
+    bench.proxy.push(conflict.nth(Nth::First(2)));
+    bench.proxy.push(Rule::new(Fault::DropAnswer).on([Operation::Get]).nth(Nth::First(3)));
+    let created = registry.create_application(&application(1)).await.unwrap();
+    assert!(created.written);
+}
