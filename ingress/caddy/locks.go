@@ -122,11 +122,11 @@ func (l *locks) keep(needed context.Context, name string, stopped chan<- struct{
 		// Not ended by the release, which has to come after it; the storage timeout bounds it.
 		err := l.post(context.WithoutCancel(needed), name)
 		if isTaken(err) {
-			currentLog().Warn("a lock was lost to somebody else while it was needed", zap.String("lock", name))
+			l.storage.log().Warn("a lock was lost to somebody else while it was needed", zap.String("lock", name))
 			return
 		}
 		if err != nil && !failing {
-			currentLog().Warn("a lock may be lost: the node does not take signs of life", zap.String("lock", name), zap.Error(err))
+			l.storage.log().Warn("a lock may be lost: the node does not take signs of life", zap.String("lock", name), zap.Error(err))
 		}
 		failing = err != nil
 	}
@@ -141,7 +141,7 @@ func (l *locks) giveBack(name string, cause error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseLimit)
 	defer cancel()
 	if err := l.delete(ctx, name); err != nil {
-		currentLog().Debug("a lock that was perhaps granted could not be released", zap.String("lock", name), zap.Error(err))
+		l.storage.log().Debug("a lock that was perhaps granted could not be released", zap.String("lock", name), zap.Error(err))
 	}
 }
 

@@ -11,9 +11,11 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/certmagic"
+	"go.uber.org/zap"
 )
 
 const (
@@ -29,20 +31,48 @@ const (
 // remoteStorage is the storage protocol, version 1, against one node. It tries nothing twice but a lock that is taken:
 // the node is on this machine, so a failure is a fault to report. Its methods answer as certmagic.Storage asks for.
 type remoteStorage struct {
+	fleet   string
 	node    *node
 	timeout time.Duration
 	locks   *locks
+	logger  func() *zap.Logger
+	// faulty is whether the last answer was a fault, so that an outage is logged once. Callers keep some of their
+	// failures to themselves: a certificate that cannot be stored would show up as a failed handshake only.
+	faulty atomic.Bool
 }
 
 func newRemoteStorage(s settings, n *node) *remoteStorage {
-	r := &remoteStorage{node: n, timeout: s.storageTimeout}
+	r := &remoteStorage{fleet: s.name, node: n, timeout: s.storageTimeout, logger: currentLog}
 	r.locks = newLocks(r)
 	return r
 }
 
+func (r *remoteStorage) log() *zap.Logger {
+	return r.logger().With(zap.String("fleet", r.fleet))
+}
+
 // ask sends one request and hands its answer to read, within the timeout. A status other than the wanted one is a
-// *refusal, and 404 also fs.ErrNotExist.
+// *refusal; where something was to be there, 404 is also fs.ErrNotExist.
 func (r *remoteStorage) ask(ctx context.Context, method, target string, header http.Header, body io.Reader, want int, read func(io.Reader) error) error {
+	err := r.askOnce(ctx, method, target, header, body, want, read)
+	r.note(err)
+	return err
+}
+
+// note logs the begin and the end of an outage.
+func (r *remoteStorage) note(err error) {
+	switch {
+	case err == nil || errors.Is(err, fs.ErrNotExist) || isTaken(err):
+		if r.faulty.CompareAndSwap(true, false) {
+			r.log().Info("the storage of the fleet answers again")
+		}
+	case errors.Is(err, context.Canceled):
+	case r.faulty.CompareAndSwap(false, true):
+		r.log().Warn("the storage of the fleet fails", zap.Error(err))
+	}
+}
+
+func (r *remoteStorage) askOnce(ctx context.Context, method, target string, header http.Header, body io.Reader, want int, read func(io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 	if header == nil {
@@ -55,7 +85,7 @@ func (r *remoteStorage) ask(ctx context.Context, method, target string, header h
 	}
 	if response.StatusCode != want {
 		refusal := refused(response)
-		if refusal.status == http.StatusNotFound {
+		if refusal.status == http.StatusNotFound && (method == http.MethodGet || method == http.MethodDelete) {
 			return fmt.Errorf("%w: %w", fs.ErrNotExist, refusal)
 		}
 		return refusal

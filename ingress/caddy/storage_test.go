@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/certmagic"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestKeysNameTheirSubject(t *testing.T) {
@@ -247,6 +249,38 @@ func TestAFailureIsReportedAtOnceAndIsNotAMissingKey(t *testing.T) {
 			t.Error("something was tried twice:", n.requests)
 		}
 	}
+}
+
+func TestAnOutageOfTheStorageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	core, logs := observer.New(zap.InfoLevel)
+	r := linkTo(t, n, "a", "").storage
+	r.logger = func() *zap.Logger { return zap.New(core) }
+	expect := func(what string, expected int) {
+		t.Helper()
+		if logs.Len() != expected {
+			t.Errorf("%s: %v", what, logs.All())
+		}
+		logs.TakeAll()
+	}
+	_, _ = r.Load(ctx, ourKey)
+	n.locked(func() { n.locks[lockName] = "somebody" })
+	_, _ = r.locks.try(ctx, lockName)
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	_, _ = r.Load(gone, ourKey)
+	expect("what is no fault", 0)
+	n.locked(func() { n.fail = func(*http.Request) int { return http.StatusNotFound } })
+	for range 3 {
+		if err := r.Store(ctx, ourKey, nil); err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Error("a store that found no storage:", err)
+		}
+	}
+	expect("an outage", 1)
+	n.locked(func() { n.fail = nil })
+	_, _ = r.Load(ctx, ourKey)
+	expect("its end", 1)
 }
 
 func TestARequestEndsWithTheStorageTimeout(t *testing.T) {
