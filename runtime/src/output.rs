@@ -3,13 +3,29 @@
 
 use std::{
     io::{self, Write},
-    sync::mpsc::{SyncSender, sync_channel},
+    sync::{
+        OnceLock,
+        mpsc::{SyncSender, sync_channel},
+    },
+    time::Duration,
 };
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 /// Lines that may wait for a stalled reader before new ones are dropped, as in celld.
 const LOG_LINES_MAX: usize = 8192;
+
+/// How long the end of the process waits for its last lines to be read.
+const FLUSH_LIMIT: Duration = Duration::from_millis(200);
+
+/// The way to the thread that writes the log of a node.
+static LOG: OnceLock<SyncSender<Message>> = OnceLock::new();
+
+enum Message {
+    Line(Vec<u8>),
+    /// Everything before this is written.
+    Flush(SyncSender<()>),
+}
 
 /// One line of data on standard output.
 pub(crate) fn line(text: &str) {
@@ -29,16 +45,34 @@ pub(crate) fn note(text: &str) {
 
 /// Sends the log of a node to standard output, through a thread that alone may block on it.
 pub(crate) fn start_node_log() {
-    let (lines, waiting) = sync_channel::<Vec<u8>>(LOG_LINES_MAX);
+    let (lines, waiting) = sync_channel(LOG_LINES_MAX);
     let writer = std::thread::Builder::new().name("log".into()).spawn(move || {
-        for line in waiting {
-            let _unread = io::stdout().lock().write_all(&line);
+        for message in waiting {
+            match message {
+                Message::Line(line) => {
+                    let _unread = io::stdout().lock().write_all(&line);
+                }
+                Message::Flush(done) => {
+                    let _gone = done.try_send(());
+                }
+            }
         }
     });
     if writer.is_err() {
         return note("Warning: no thread for the log: this node logs nothing");
     }
+    // A process is one node.
+    let _only_once = LOG.set(lines.clone());
     install(LossyStdout { lines });
+}
+
+/// Waits a moment for the log's last lines to be written.
+pub(crate) fn flush_node_log() {
+    let Some(lines) = LOG.get() else { return };
+    let (done, flushed) = sync_channel(1);
+    if lines.try_send(Message::Flush(done)).is_ok() {
+        let _stalled = flushed.recv_timeout(FLUSH_LIMIT);
+    }
 }
 
 /// Sends the log of a command to standard error, so that standard output is data.
@@ -54,12 +88,12 @@ fn install<W: for<'a> MakeWriter<'a> + Send + Sync + 'static>(writer: W) {
 }
 
 struct LossyStdout {
-    lines: SyncSender<Vec<u8>>,
+    lines: SyncSender<Message>,
 }
 
 struct LossyLine<'a> {
     line: Vec<u8>,
-    lines: &'a SyncSender<Vec<u8>>,
+    lines: &'a SyncSender<Message>,
 }
 
 impl<'a> MakeWriter<'a> for LossyStdout {
@@ -84,7 +118,7 @@ impl Write for LossyLine<'_> {
 impl Drop for LossyLine<'_> {
     fn drop(&mut self) {
         if !self.line.is_empty() {
-            let _dropped_when_full = self.lines.try_send(std::mem::take(&mut self.line));
+            let _dropped_when_full = self.lines.try_send(Message::Line(std::mem::take(&mut self.line)));
         }
     }
 }

@@ -75,5 +75,6 @@ fn node(
     let outcome = runtime.block_on(node::run(settings, fleet, workerd));
     // Whoever still waits for something waits in vain.
     runtime.shutdown_background();
+    output::flush_node_log();
     outcome
 }

@@ -39,6 +39,8 @@ pub(crate) struct NodeSettings {
     pub deploy_max_age: Duration,
     /// Bytes of one request body, at most.
     pub max_request_body: u64,
+    /// How long a Worker may keep workerd from answering anything.
+    pub handler_budget: Duration,
     pub hooks: Hooks,
 }
 
@@ -91,6 +93,8 @@ impl NodeSettings {
             deploy_poll: Duration::from_secs(environment.number("CELLD_DEPLOY_POLL_S", 30)),
             deploy_max_age: Duration::from_secs(environment.number("CELLD_DEPLOY_MAX_AGE_S", 60)),
             max_request_body: environment.number("CELLD_MAX_REQUEST_BODY_BYTES", 1 << 30),
+            // Cloudflare's default of CPU time for one request.
+            handler_budget: Duration::from_secs(environment.number("CELLD_HANDLER_BUDGET_S", 30)),
             hooks: Hooks::of(environment)?,
         })
     }

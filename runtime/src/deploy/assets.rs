@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use super::config::inside;
+use super::config::{contained, inside};
 use crate::{
     Failure,
     failure::{Context, Outcome},
@@ -56,13 +56,14 @@ pub(super) fn read(value: &Value, root: &Path, config: &Map<String, Value>) -> O
     if let Some(key) = object.keys().find(|key| !keys.contains(&key.as_str())) {
         return Err(Failure::new(format!("`assets.{key}` is not supported: remove it")));
     }
-    let directory = inside(object.get("directory").unwrap_or(&Value::Null), "assets.directory")?;
-    let directory = root.join(directory);
+    let path = inside(object.get("directory").unwrap_or(&Value::Null), "assets.directory")?;
+    let directory = root.join(&path);
     let metadata = std::fs::symlink_metadata(&directory)
         .context(|| format!("`assets.directory`: read {}", directory.display()))?;
     if !metadata.is_dir() {
         return Err(Failure::new(format!("`assets.directory`: {} is not a directory", directory.display())));
     }
+    contained(root, &path, "assets.directory")?;
     let binding = match object.get("binding") {
         None => None,
         Some(binding) => Some(binding.as_str().context(|| "`assets.binding` must be a string".into())?.to_owned()),

@@ -221,6 +221,7 @@ fn entry(config: &Map<String, Value>, root: &Path) -> Outcome<Option<Entry>> {
     if !metadata.is_file() {
         return Err(Failure::new(format!("`main` is {path:?}, which is not a regular file")));
     }
+    contained(root, &path, "main")?;
     let bundling = if no_bundle {
         if let Some(key) = ["define", "rules"].into_iter().find(|key| config.contains_key(*key)) {
             return Err(Failure::new(format!("`{key}` has no effect with `no_bundle`: remove one of them")));
@@ -241,6 +242,16 @@ pub(super) fn inside(value: &Value, key: &str) -> Outcome<String> {
         return Ok(path.to_owned());
     }
     Err(Failure::new(format!("`{key}` is {path:?}: it must be a path inside the project")))
+}
+
+/// The same after links are followed.
+pub(super) fn contained(root: &Path, path: &str, key: &str) -> Outcome<()> {
+    let root = root.canonicalize().context(|| format!("resolve {}", root.display()))?;
+    let resolved = root.join(path).canonicalize().context(|| format!("`{key}`: resolve {path}"))?;
+    if resolved.starts_with(&root) {
+        return Ok(());
+    }
+    Err(Failure::new(format!("`{key}` is {path:?}, which a link leads out of the project")))
 }
 
 fn define(config: &Map<String, Value>) -> Outcome<BTreeMap<String, String>> {

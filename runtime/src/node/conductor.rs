@@ -155,15 +155,14 @@ impl Conductor {
             let current = self.gate.current();
             let ended = async {
                 match &current {
-                    Some(generation) => generation.workerd.ended().await,
+                    Some(generation) => ended_or_hung(generation, self.settings.handler_budget).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break Ok(()),
-                ended = ended => {
-                    tracing::error!(status = ?ended.status, last_words = ended.last_words, "workerd ended by itself");
+                () = ended => {
                     if let Err(failure) = self.restart(&stop).await {
                         break Err(failure);
                     }
@@ -264,7 +263,7 @@ impl Conductor {
         let (view, grace) = (Arc::clone(&self.view), self.settings.deploy_max_age);
         view.draining.lock().unwrap_or_else(PoisonError::into_inner).push((old.number, old.version().to_owned()));
         self.retiring.spawn(async move {
-            old.finish(grace).await;
+            old.finish(grace, grace).await;
             old.stop().await;
             let mut draining = view.draining.lock().unwrap_or_else(PoisonError::into_inner);
             draining.retain(|(number, _)| *number != old.number);
@@ -278,7 +277,8 @@ impl Conductor {
         rehearsal.workerd.stop(Duration::ZERO).await;
         drop(rehearsal);
         self.gate.hold();
-        old.finish(STATEFUL_GRACE).await;
+        // A WebSocket does not end by itself, and its Durable Object must go: its client comes back.
+        old.finish(STATEFUL_GRACE, Duration::ZERO).await;
         old.stop().await;
         match self.start(number, deployment, Storage::Real).await {
             Ok(generation) => {
@@ -323,6 +323,21 @@ impl Conductor {
                 }
                 Err(failure) => return Err(failure),
             }
+        }
+    }
+}
+
+/// Waits until a workerd is gone that nobody stopped. One that answers nothing any more is killed: a Worker in an endless
+/// loop would keep all others from running for ever.
+async fn ended_or_hung(generation: &Generation, limit: Duration) {
+    tokio::select! {
+        biased;
+        ended = generation.workerd.ended() => {
+            tracing::error!(status = ?ended.status, last_words = ended.last_words, "workerd ended by itself");
+        }
+        () = generation.hung(limit) => {
+            tracing::error!(limit_s = limit.as_secs(), "workerd does not answer: it is killed and started again");
+            generation.workerd.stop(Duration::ZERO).await;
         }
     }
 }

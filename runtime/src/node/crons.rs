@@ -2,17 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http::Method;
 use jiff::{Timestamp, tz::TimeZone};
-use scafo_proxy::{Forwarder, Limits, Outbound, Tunnels};
 use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
 
-use super::{gate::Gate, status::Status};
+use super::{gate::Gate, generation::Generation, status::Status};
 use crate::failure::{Context, Outcome};
 
 /// How long one `scheduled` handler may take: Cloudflare's own limit.
@@ -21,12 +18,8 @@ const HANDLER_LIMIT: Duration = Duration::from_secs(15 * 60);
 /// Handlers at once; a slow one must not pile up for ever.
 const RUNNING_MAX: usize = 64;
 
-/// The answer is two fields.
-const ANSWER_BYTES_MAX: usize = 64 << 10;
-
 /// Runs for as long as the node serves.
 pub(super) async fn run(gate: Arc<Gate>, status: Arc<Status>) {
-    let forwarder = Forwarder::new(Limits { response_head: Some(HANDLER_LIMIT), ..Limits::default() });
     let mut running = JoinSet::new();
     let mut fired = minute(Timestamp::now());
     loop {
@@ -51,11 +44,11 @@ pub(super) async fn run(gate: Arc<Gate>, status: Arc<Status>) {
                 );
                 continue;
             }
-            let (forwarder, generation) = (forwarder.clone(), Arc::clone(&generation));
+            let generation = Arc::clone(&generation);
             let cron = schedule.expression.clone();
             running.spawn(async move {
                 let _token = generation.requests.token();
-                match fire(&forwarder, &generation.workerd.cron, &cron, at).await {
+                match fire(&generation, &cron, at).await {
                     Ok(outcome) => tracing::info!(cron, outcome, "scheduled handler ran"),
                     Err(failure) => tracing::error!(cron, error = failure.chain(), "scheduled handler did not run"),
                 }
@@ -64,22 +57,11 @@ pub(super) async fn run(gate: Arc<Gate>, status: Arc<Status>) {
     }
 }
 
-async fn fire(
-    forwarder: &Forwarder<Full<Bytes>>,
-    cron_socket: &scafo_proxy::Upstream,
-    cron: &str,
-    at: Timestamp,
-) -> Outcome<String> {
+async fn fire(generation: &Generation, cron: &str, at: Timestamp) -> Outcome<String> {
     let order = serde_json::json!({ "cron": cron, "time": at.as_millisecond() }).to_string();
-    let request =
-        Request::post("http://cron/").body(Full::new(Bytes::from(order))).context(|| "make a request".into())?;
-    let outbound = Outbound::new(request).context(|| "make a request".into())?;
-    let sent = forwarder.forward(cron_socket, outbound, &Tunnels::new(0)).await;
-    // The request goes back to us with some failures; it is not an error's business.
-    let response = sent.map_err(|failure| failure.to_string()).context(|| "call workerd".into())?;
-    let answer = timeout(HANDLER_LIMIT, Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect()).await;
-    let answer = answer.context(|| "wait for the handler".into())?.context(|| "read the handler's outcome".into())?;
-    Ok(String::from_utf8_lossy(&answer.to_bytes()).into_owned())
+    let answer = timeout(HANDLER_LIMIT, generation.ask(Method::POST, order)).await;
+    let answer = answer.context(|| "wait for the scheduled handler".into())??;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
 /// The beginning of the minute.

@@ -83,7 +83,8 @@ impl Gate {
     /// Waits until nothing is under way, at most 2 s or a quarter of `total`.
     pub(super) async fn drained(&self, total: Duration) {
         if let Some(generation) = self.current() {
-            generation.finish(DRAIN_GRACE.min(total / 4)).await;
+            let grace = DRAIN_GRACE.min(total / 4);
+            generation.finish(grace, grace).await;
         }
     }
 }

@@ -2,12 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http_body_util::Limited;
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use scafo_proxy::{Forwarder, Limits, Tunnels};
+use scafo_proxy::{Forwarder, Limits, Outbound, Tunnels};
 use tokio_util::task::TaskTracker;
 
-use crate::workerd::{Deployment, Workerd};
+use crate::{
+    failure::{Context, Outcome},
+    workerd::{Deployment, Workerd},
+};
 
 /// WebSockets that one process carries. Each takes two descriptors here and one in workerd, so that a limit of 65,536
 /// descriptors leaves two thirds for the rest.
@@ -15,6 +20,12 @@ const TUNNELS_MAX: usize = 10_000;
 
 /// How long workerd gets to end by itself.
 const STOP_GRACE: Duration = Duration::from_secs(1);
+
+/// The time between two questions whether workerd is alive.
+const PROBE_PAUSE: Duration = Duration::from_secs(2);
+
+/// The node's own Worker answers with two fields.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// A request's body on its way to workerd.
 pub(super) type Upload = Limited<Incoming>;
@@ -30,6 +41,8 @@ pub(super) struct Generation {
     /// Connections of this workerd alone: its socket's path may be another one's later.
     pub forwarder: Forwarder<Upload>,
     pub tunnels: Tunnels,
+    /// For the node's own requests.
+    side: Forwarder<Full<Bytes>>,
     /// One token for each request under way.
     pub requests: TaskTracker,
 }
@@ -43,6 +56,7 @@ impl Generation {
             workerd,
             forwarder: Forwarder::new(Limits::default()),
             tunnels: Tunnels::new(TUNNELS_MAX),
+            side: Forwarder::new(Limits::default()),
             requests: TaskTracker::new(),
         }
     }
@@ -51,11 +65,35 @@ impl Generation {
         &self.deployment.pointer.version
     }
 
-    /// Waits for requests and WebSockets to end, at most `grace`, then cuts the WebSockets.
-    pub(super) async fn finish(&self, grace: Duration) {
+    /// Asks the node's own Worker in this workerd: whether it is alive (GET), or to run `scheduled` (POST). The caller
+    /// sets the deadline.
+    pub(super) async fn ask(&self, method: Method, body: String) -> Outcome<Bytes> {
+        let request = Request::builder().method(method).uri("http://side/").body(Full::new(Bytes::from(body)));
+        let outbound =
+            Outbound::new(request.context(|| "make a request".into())?).context(|| "make a request".into())?;
+        let sent = self.side.forward(&self.workerd.side, outbound, &Tunnels::new(0)).await;
+        // A failure may carry the request back, which is not an error's business.
+        let response = sent.map_err(|failure| failure.to_string()).context(|| "call workerd".into())?;
+        let answer = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        Ok(answer.context(|| "read the answer of workerd".into())?.to_bytes())
+    }
+
+    /// Ends when workerd has not answered for `limit`.
+    pub(super) async fn hung(&self, limit: Duration) {
+        loop {
+            tokio::time::sleep(PROBE_PAUSE).await;
+            // A failure is an answer too: the process's end is noticed elsewhere.
+            if tokio::time::timeout(limit, self.ask(Method::GET, String::new())).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits for requests and WebSockets to end, at most so long each, then cuts the WebSockets.
+    pub(super) async fn finish(&self, requests: Duration, websockets: Duration) {
         self.requests.close();
-        let requests = tokio::time::timeout(grace, self.requests.wait());
-        let (ended, cut) = tokio::join!(requests, self.tunnels.close(grace));
+        let ended = tokio::time::timeout(requests, self.requests.wait());
+        let (ended, cut) = tokio::join!(ended, self.tunnels.close(websockets));
         if ended.is_err() || cut > 0 {
             tracing::info!(generation = self.number, websockets = cut, requests = self.requests.len(), "cut off");
         }

@@ -10,8 +10,11 @@ use crate::shapes::{AssetConfig, Binding, Metadata, ModuleKind, RunWorkerFirst};
 /// The socket that takes requests, a file in the stage's directory.
 pub(crate) const HTTP_SOCKET: &str = "http.sock";
 
-/// The socket that takes the firing of crons.
-pub(crate) const CRON_SOCKET: &str = "cron.sock";
+/// The socket for the node's own questions: whether workerd is alive (GET), and the firing of crons (POST).
+pub(crate) const SIDE_SOCKET: &str = "side.sock";
+
+/// How many sockets a configuration opens.
+pub(super) const SOCKETS: usize = 2;
 
 /// Tells workerd which scheme the client used. The node sets it on every request, so no client can.
 pub(crate) const PROTO_HEADER: &str = "x-celld-standin-proto";
@@ -19,10 +22,11 @@ pub(crate) const PROTO_HEADER: &str = "x-celld-standin-proto";
 /// Cloudflare's own default for a Worker that names no date.
 const OLDEST_DATE: &str = "2021-11-02";
 
-/// The Worker that turns a request of the node into a call of `scheduled`.
-pub(super) const CRON_WORKER: &str = "\
+/// The Worker that answers the node: that it is alive, or after a call of the application's `scheduled`.
+const SIDE_WORKER: &str = "\
 export default {
   async fetch(request, env) {
+    if (request.method !== 'POST') return new Response(null, { status: 204 });
     const { cron, time } = await request.json();
     return Response.json(await env.WORKER.scheduled({ cron, scheduledTime: new Date(time) }));
   },
@@ -45,24 +49,13 @@ pub(super) fn render(deployment: &Deployment, places: &Places<'_>) -> String {
         services.extend(script_services(script, places));
     }
     let main = front(&deployment.main);
-    let mut sockets = vec![format!(
-        "(name = \"http\", address = {}, http = (forwardedProtoHeader = {}), service = (name = {}))",
-        text(&format!("unix:{HTTP_SOCKET}")),
-        text(PROTO_HEADER),
-        text(&main),
-    )];
-    if !deployment.main.schedules.is_empty() {
-        services.push(format!(
-            "(name = \"cron\", worker = (modules = [(name = \"cron.js\", esModule = {})], compatibilityDate = {}, \
-             compatibilityFlags = [\"service_binding_extra_handlers\"], \
-             bindings = [(name = \"WORKER\", service = (name = {}))]))",
-            text(CRON_WORKER),
-            text(places.newest_date),
-            text(&worker(&deployment.main.manifest.script_name)),
-        ));
-        let address = text(&format!("unix:{CRON_SOCKET}"));
-        sockets.push(format!("(name = \"cron\", address = {address}, http = (), service = (name = \"cron\"))"));
-    }
+    services.push(side_service(&deployment.main, places));
+    let socket = |name: &str, file: &str, http: &str, service: &str| {
+        let address = text(&format!("unix:{file}"));
+        format!("(name = {}, address = {address}, http = ({http}), service = (name = {}))", text(name), text(service))
+    };
+    let proto = format!("forwardedProtoHeader = {}", text(PROTO_HEADER));
+    let sockets = [socket("http", HTTP_SOCKET, &proto, &main), socket("side", SIDE_SOCKET, "", "side")];
     let mut out = String::from("using Workerd = import \"/workerd/workerd.capnp\";\n\n");
     // Writing to a string cannot fail.
     let _infallible = write!(
@@ -72,6 +65,21 @@ pub(super) fn render(deployment: &Deployment, places: &Places<'_>) -> String {
         sockets.join(",\n    "),
     );
     out
+}
+
+/// The node's own Worker beside the application.
+fn side_service(main: &Script, places: &Places<'_>) -> String {
+    let worker = worker(&main.manifest.script_name);
+    let bindings = match main.manifest.main_module {
+        Some(_) => format!("(name = \"WORKER\", service = (name = {}))", text(&worker)),
+        None => String::new(),
+    };
+    format!(
+        "(name = \"side\", worker = (modules = [(name = \"side.js\", esModule = {})], compatibilityDate = {}, \
+         compatibilityFlags = [\"service_binding_extra_handlers\"], bindings = [{bindings}]))",
+        text(SIDE_WORKER),
+        text(places.newest_date),
+    )
 }
 
 /// The service that answers for a script: its assets in front of its Worker, where it has any.

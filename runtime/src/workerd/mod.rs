@@ -7,7 +7,7 @@ mod process;
 mod shim;
 mod stage;
 
-pub(crate) use config::{CRON_SOCKET, HTTP_SOCKET, PROTO_HEADER};
+pub(crate) use config::{HTTP_SOCKET, PROTO_HEADER, SIDE_SOCKET};
 pub(crate) use launcher::Launcher;
 pub(crate) use load::{Deployment, load, read_pointer};
 pub(crate) use process::Workerd;

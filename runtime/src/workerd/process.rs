@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Launcher, stage::Staged};
+use super::{Launcher, config::SOCKETS, stage::Staged};
 use crate::{
     Failure,
     args::EXEC_WORKERD,
@@ -47,8 +47,8 @@ pub(crate) struct Workerd {
     pub pid: u32,
     /// Where it takes requests.
     pub http: Upstream,
-    /// Where it takes crons.
-    pub cron: Upstream,
+    /// Where it answers the node itself.
+    pub side: Upstream,
     stop: mpsc::Sender<Duration>,
     ended: watch::Receiver<Option<Ended>>,
     /// The directory that the sockets are in: paths through an open directory are short, whatever its own path is.
@@ -101,15 +101,15 @@ impl Workerd {
         owner.spawn(own(child, outputs, tail, stops, end));
         let listening = tokio::select! {
             biased;
-            listens = timeout(START_LIMIT, listens(control, staged.sockets())) => listens.unwrap_or(false),
+            listens = timeout(START_LIMIT, listens(control, SOCKETS)) => listens.unwrap_or(false),
             _ = ended.wait_for(Option::is_some) => false,
         };
         if !listening {
             return Err(failed_start(&stop, &mut ended).await);
         }
         let socket = |name: &str| Upstream::unix(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()));
-        let (http, cron) = (socket(super::HTTP_SOCKET), socket(super::CRON_SOCKET));
-        Ok(Self { pid, http, cron, stop, ended, _directory: directory, _owner: owner, _staged: staged })
+        let (http, side) = (socket(super::HTTP_SOCKET), socket(super::SIDE_SOCKET));
+        Ok(Self { pid, http, side, stop, ended, _directory: directory, _owner: owner, _staged: staged })
     }
 
     /// Waits until it is gone.

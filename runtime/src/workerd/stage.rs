@@ -4,6 +4,7 @@
 //! Durable Objects, is elsewhere and named in the configuration.
 
 use std::{
+    borrow::Cow,
     fs,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
@@ -51,7 +52,6 @@ pub(crate) struct Stage {
 #[derive(Debug)]
 pub(crate) struct Staged {
     directory: PathBuf,
-    sockets: usize,
 }
 
 /// Where Durable Objects find their data.
@@ -109,8 +109,7 @@ impl Stage {
     ) -> Outcome<Arc<Staged>> {
         let directory = self.root.join("run").join(self.made.fetch_add(1, Ordering::Relaxed).to_string());
         make_directory(&directory)?;
-        let sockets = if deployment.main.schedules.is_empty() { 1 } else { 2 };
-        let staged = Staged { directory, sockets };
+        let staged = Staged { directory };
         let storage = match storage {
             Storage::Real => self.root.join("storage"),
             Storage::Scratch => staged.directory.join("storage"),
@@ -119,7 +118,12 @@ impl Stage {
             let name = &script.manifest.script_name;
             make_directory(&storage.join(name))?;
             for (module, body) in &script.modules {
-                write(&staged.directory.join("modules").join(name).join(module), body)?;
+                let file = staged.directory.join("modules").join(name).join(module);
+                if script.manifest.main_module.as_ref() == Some(module) {
+                    write(&file, &bridged(body))?;
+                } else {
+                    write(&file, body)?;
+                }
             }
             let Some(index) = &script.assets else { continue };
             let assets = staged.directory.join("assets").join(name);
@@ -179,17 +183,28 @@ impl Staged {
     pub(super) fn config(&self) -> PathBuf {
         self.directory.join("config.capnp")
     }
-
-    /// How many sockets the configuration opens.
-    pub(super) fn sockets(&self) -> usize {
-        self.sockets
-    }
 }
 
 impl Drop for Staged {
     fn drop(&mut self) {
         // What stays is removed at the next start.
         let _leftover = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// CommonJS packages `require` modules of Node. esbuild leaves a helper for that in the bundle, which looks for a function of
+/// this name; workerd has the modules under another one. On the first line, so that no line of the bundle moves.
+const REQUIRE: &str = "var require = (name) => { const found = globalThis.process?.getBuiltinModule?.(name); \
+    if (found === undefined) throw new Error(`${name} cannot be required here`); return found; }; ";
+
+/// What esbuild's helper says when there is no `require`.
+const HELPER: &[u8] = b"Dynamic require of";
+
+fn bridged(main: &[u8]) -> Cow<'_, [u8]> {
+    if main.windows(HELPER.len()).any(|window| window == HELPER) {
+        Cow::Owned([REQUIRE.as_bytes(), main].concat())
+    } else {
+        Cow::Borrowed(main)
     }
 }
 

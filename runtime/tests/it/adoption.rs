@@ -10,7 +10,9 @@ use std::{
 
 use serde_json::json;
 
-use crate::harness::{World, eventually, example, get};
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::harness::{World, eventually, example, get, join};
 
 #[test]
 fn a_reload_takes_the_new_deployment_and_raises_the_generation() {
@@ -151,6 +153,24 @@ fn a_hook_fails_the_next_adoption_and_only_that() {
     assert_eq!(node.get("/").body, "one");
     assert_eq!(node.reload().json()["outcome"], "adopted");
     assert_eq!(node.get("/").body, "two");
+}
+
+#[test]
+fn websockets_of_a_stateful_deployment_are_cut_and_their_clients_may_come_back() {
+    let world = World::new();
+    let chat = world.directory.path().join("chat");
+    copy(&example("chat"), &chat);
+    world.deploy(&chat);
+    let node = world.node(&[]);
+    let mut before = join(&node, "/lobby");
+    let source = std::fs::read_to_string(chat.join("src/index.js")).unwrap();
+    std::fs::write(chat.join("src/index.js"), format!("{source}\nglobalThis.revision = 2;\n")).unwrap();
+    world.deploy(&chat);
+    assert_eq!(node.reload().json()["outcome"], "adopted");
+    assert!(before.read().is_err(), "it is cut");
+    let (mut one, mut two) = (join(&node, "/lobby"), join(&node, "/lobby"));
+    one.send(Message::text("again")).unwrap();
+    assert_eq!(two.read().unwrap().into_text().unwrap().as_str(), "again");
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {

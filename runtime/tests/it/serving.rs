@@ -7,9 +7,9 @@ use std::{
 };
 
 use nix::sys::signal::{Signal, kill};
-use tokio_tungstenite::tungstenite::{Message, WebSocket, client};
+use tokio_tungstenite::tungstenite::Message;
 
-use crate::harness::{LIMIT, Node, World, eventually, example, is_alive, request};
+use crate::harness::{LIMIT, World, eventually, example, is_alive, join, request};
 
 const ECHO: &str = "export default { fetch(request) { const url = new URL(request.url); \
     return new Response(`${request.method} ${url.protocol}//${url.host}${url.pathname} ${request.headers.get('x-celld-standin-proto')}`); } };";
@@ -141,12 +141,6 @@ fn hello_greets_with_its_variable() {
     assert_eq!(node.get("/?name=you").body, "Hello, you!\n");
 }
 
-fn join(node: &Node, room: &str) -> WebSocket<TcpStream> {
-    let stream = TcpStream::connect(node.public()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    client(format!("ws://shop.test{room}"), stream).unwrap().0
-}
-
 #[test]
 fn members_of_a_chat_room_hear_each_other() {
     let world = World::new();
@@ -267,4 +261,31 @@ fn an_exception_of_the_worker_is_a_500_and_its_words_are_logged() {
     let node = world.node(&[]);
     assert_eq!(node.get("/").status, 500);
     eventually("it is logged", || node.stdout().contains("about to").then_some(()));
+}
+
+#[test]
+fn a_workerd_that_answers_nothing_any_more_is_started_again() {
+    let world = World::new();
+    let script =
+        "export default { fetch(request) { while (request.url.endsWith('/loop')); return new Response('fine'); } };";
+    world.deploy(&world.project(script, ""));
+    let node = world.node(&[("CELLD_HANDLER_BUDGET_S", "2")]);
+    let first = node.children("workerd");
+    let stuck = request(node.public(), "POST", "/loop", "", "x").unwrap();
+    assert_eq!(stuck.status, 502, "what was under way is lost: {stuck:?}");
+    assert_eq!(node.get("/").body, "fine");
+    assert_ne!(node.children("workerd"), first);
+}
+
+#[test]
+fn commonjs_packages_may_require_modules_of_node() {
+    let world = World::new();
+    let project = world.project(
+        "import paths from './paths.cjs'; export default { fetch() { return new Response(paths.join('a', 'b')); } };",
+        r#", "compatibility_flags": ["nodejs_compat"]"#,
+    );
+    std::fs::write(project.join("paths.cjs"), "module.exports = { join: require('node:path').join };").unwrap();
+    world.deploy(&project);
+    let node = world.node(&[]);
+    assert_eq!(node.get("/").body, "a/b");
 }

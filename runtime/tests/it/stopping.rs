@@ -7,7 +7,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use crate::harness::{LIMIT, Node, World, eventually, get, is_alive, post, request};
+use crate::harness::{LIMIT, Node, World, eventually, example, get, is_alive, join, post, request};
 
 fn serving(more: &[(&str, &str)]) -> (World, Node) {
     let world = World::new();
@@ -157,4 +157,15 @@ fn state_has_every_key_of_celld() {
     for key in ["version", "prefix", "generation", "draining", "swapping", "cells", "isolates"] {
         assert!(state["deployment"].get(key).is_some(), "{key}");
     }
+}
+
+#[test]
+fn an_open_websocket_does_not_keep_a_node_from_leaving() {
+    let world = World::new();
+    world.deploy(&example("chat"));
+    let mut node = world.node(&[]);
+    let mut member = join(&node, "/lobby");
+    node.stopped();
+    assert!(node.stdout().contains("stopped"), "the last line is written: {}", node.stdout());
+    assert!(member.read().is_err());
 }

@@ -67,6 +67,22 @@ fn the_entry_point_is_a_regular_file_inside_the_project() {
 }
 
 #[test]
+fn a_link_on_the_way_does_not_lead_out_of_the_project() {
+    let (project, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::create_dir(outside.path().join("files")).unwrap();
+    std::fs::write(outside.path().join("worker.js"), "export default {}").unwrap();
+    std::os::unix::fs::symlink(outside.path(), project.path().join("out")).unwrap();
+    let path = project.path().join("wrangler.json");
+    for settings in [json!({ "main": "out/worker.js" }), json!({ "assets": { "directory": "out/files" } })] {
+        let mut value = json!({ "name": "shop" });
+        value.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+        std::fs::write(&path, value.to_string()).unwrap();
+        let failure = read(&path).unwrap_err().chain();
+        assert!(failure.contains("out of the project"), "{failure}");
+    }
+}
+
+#[test]
 fn bindings_stand_in_their_fixed_order() {
     let value = with(json!({
         "vars": { "Z": "1", "A": "2" },

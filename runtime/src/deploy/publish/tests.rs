@@ -157,3 +157,10 @@ fn the_manifest_names_features_modules_and_assets() {
     let modules: BTreeMap<_, _> = built.modules.iter().collect();
     assert_eq!(*modules[&"index.js".to_owned()], b"export default {}");
 }
+
+/// Computed from the description of the formula, by another program.
+#[test]
+fn the_version_of_a_whole_project_is_golden() {
+    let (_project, built) = built("export default {}");
+    assert_eq!(built.manifest.version, "f3d02fb4e86f5b52");
+}

@@ -5,7 +5,9 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
-use super::LIMIT;
+use tokio_tungstenite::tungstenite::{WebSocket, client};
+
+use super::{LIMIT, Node};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
@@ -72,4 +74,12 @@ fn unchunked(mut rest: &str) -> Option<String> {
         body.push_str(after.get(..size)?);
         rest = after.get(size..)?.strip_prefix("\r\n")?;
     }
+}
+
+/// A member of a chat room: the WebSocket is open.
+#[track_caller]
+pub(crate) fn join(node: &Node, room: &str) -> WebSocket<TcpStream> {
+    let stream = TcpStream::connect(node.public()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    client(format!("ws://shop.test{room}"), stream).unwrap().0
 }
