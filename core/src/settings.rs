@@ -142,6 +142,8 @@ pub struct ApiserverSettings {
     pub ingress_tokens: Vec<Secret>,
     /// Bound of a JSON request body in bytes, default 65,536.
     pub json_bytes: u64,
+    /// Bound of one value of certificate storage in bytes, default 16 MiB.
+    pub storage_value_bytes: u64,
     /// The deploy intake's bounds.
     pub deploy: DeployIntakeSettings,
     /// Whether this node has a runtime to run deploys with; without one intake answers `capability-missing`.

@@ -14,6 +14,8 @@ use crate::time::Timestamp;
 
 /// The audience of every node and operator token.
 pub const AUDIENCE: &str = "scafo-node";
+/// The header, with the value `1`, of a request that a node forwards to the coordinator. It counts only beside a node token.
+pub const FORWARDED: &str = "x-scafo-forwarded";
 /// Longest life of a token, in seconds.
 pub const MAX_LIFETIME_S: i64 = 60;
 /// How far the clocks of signer and verifier may be apart, in seconds, at both ends.

@@ -57,11 +57,19 @@ pub(crate) struct Options {
     pub(crate) staged_bytes: u64,
     pub(crate) runner: bool,
     pub(crate) receive_timeout_ms: u64,
+    pub(crate) storage_value_bytes: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { queue: 16, artifact_bytes: 1 << 20, staged_bytes: 16 << 20, runner: true, receive_timeout_ms: 60_000 }
+        Self {
+            queue: 16,
+            artifact_bytes: 1 << 20,
+            staged_bytes: 16 << 20,
+            runner: true,
+            receive_timeout_ms: 60_000,
+            storage_value_bytes: 600_000,
+        }
     }
 }
 
@@ -175,6 +183,7 @@ impl Harness {
             dir: self.dir.path().join("api"),
             ingress_tokens: vec![Secret::new("another"), Secret::new(INGRESS_TOKEN)],
             json_bytes: 65536,
+            storage_value_bytes: self.options.storage_value_bytes,
             deploy: DeployIntakeSettings {
                 artifact_bytes: self.options.artifact_bytes,
                 archive_entries: 1000,

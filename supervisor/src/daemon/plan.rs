@@ -232,6 +232,7 @@ impl Plan<'_> {
             dir: self.dirs.state.join("apiserver"),
             ingress_tokens: self.ingress_tokens.to_vec(),
             json_bytes: self.config.api.json_bytes,
+            storage_value_bytes: self.config.storage_value_bytes,
             deploy: self.config.deploy.clone(),
             deploy_runner: self.celld_version.is_some(),
         }
