@@ -8,11 +8,11 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use scafo_core::record::{DeployRecord, DeployState, DeploymentRecord, Rest, V1};
-use scafo_core::{DeployId, DeploymentVersion, Problem, ProblemCode};
+use scafo_core::{ApplicationName, DeployId, DeploymentVersion, Problem, ProblemCode};
 use scafo_proto::supervisor::JobExited;
 use tokio::sync::Semaphore;
 
-use super::verdict::{Scene, Verdict, Waiting, look};
+use super::verdict::{Scene, Verdict, Waiting, look, still_ours};
 use super::{intake, output};
 use crate::daemon::Core;
 use crate::node::wake::{Look, seen};
@@ -209,6 +209,12 @@ impl Step<'_> {
         self.core.registry.publish(&intent, &self.id.application(), version, self.id).await.map(drop)
     }
 
+    /// Whether the record itself still names this version.
+    async fn confirm(&self, name: &ApplicationName, version: &DeploymentVersion) -> Result<(), Problem> {
+        let there = self.core.registry.application(name).await?;
+        still_ours(version, there.as_ref().map(|stored| &stored.record)).map(drop)
+    }
+
     /// The fleet as it is now or a little later.
     async fn fleet(&self) -> Result<Arc<World>, Problem> {
         self.core.wake.look(Look::Applications);
@@ -237,6 +243,12 @@ impl Step<'_> {
             let until = match look(&mut waiting, &scene, now) {
                 Verdict::Served { note } => return Ok(note),
                 Verdict::Failed(problem) => return Err(problem),
+                Verdict::MovedOn => {
+                    self.until("reading the application", || self.confirm(&name, &waiting.version).boxed()).await?;
+                    // The record still names it, so that it is the look that is behind.
+                    core.wake.look(Look::Applications);
+                    now.after(AGAIN)
+                }
                 Verdict::Wait { at, remote: true } => at.min(next_look),
                 Verdict::Wait { at, remote: false } => at,
             };

@@ -45,17 +45,20 @@ pub(crate) enum Verdict {
     Served { note: Option<String> },
     /// It never will be.
     Failed(Problem),
+    /// Another version was published since, or the scene is older than the publication: to be confirmed against the
+    /// record itself with [`still_ours`].
+    MovedOn,
 }
 
-/// Looks once. The scene must not be older than the publication.
+/// Looks once.
 pub(crate) fn look(waiting: &mut Waiting, scene: &Scene<'_>, now: Mono) -> Verdict {
-    let named = match still_ours(waiting, scene) {
+    let named = match still_ours(&waiting.version, scene.application) {
         Ok(Some(named)) => named,
         Ok(None) => {
             let note = "published; the application does not serve now (blocked or retired), so nothing was started";
             return Verdict::Served { note: Some(note.to_owned()) };
         }
-        Err(problem) => return Verdict::Failed(problem),
+        Err(_) => return Verdict::MovedOn,
     };
     let Some(placement) = scene.placement else { return unplaced(waiting, now) };
     if placement.nodes.is_empty() {
@@ -70,15 +73,21 @@ pub(crate) fn look(waiting: &mut Waiting, scene: &Scene<'_>, now: Mono) -> Verdi
 }
 
 /// The deploy that nodes report on: ours, or a later one of the same version. `None` for an application that may not serve.
-fn still_ours(waiting: &Waiting, scene: &Scene<'_>) -> Result<Option<DeployId>, Problem> {
-    let Some(application) = scene.application.filter(|application| application.deleting != Some(true)) else {
+///
+/// # Errors
+/// `cas-conflict` when something else is published, or the application is gone.
+pub(crate) fn still_ours(
+    version: &DeploymentVersion,
+    application: Option<&ApplicationRecord>,
+) -> Result<Option<DeployId>, Problem> {
+    let Some(application) = application.filter(|application| application.deleting != Some(true)) else {
         return Err(Problem::new(
             ProblemCode::CasConflict,
             "the application was deleted while this deploy was under way",
         ));
     };
     let published = application.deployment.as_ref();
-    let Some(published) = published.filter(|published| published.version == waiting.version) else {
+    let Some(published) = published.filter(|published| published.version == *version) else {
         let newer =
             published.map_or_else(|| "nothing".to_owned(), |published| format!("deploy `{}`", published.deploy));
         return Err(Problem::new(
@@ -269,6 +278,10 @@ mod tests {
                 Verdict::Wait { remote, .. } => format!("wait{}", if remote { " remote" } else { "" }),
                 Verdict::Served { note } => format!("served{}", if note.is_some() { " with a note" } else { "" }),
                 Verdict::Failed(problem) => format!("{} {}", problem.code, problem.detail),
+                Verdict::MovedOn => {
+                    let problem = still_ours(&self.waiting.version, self.application.as_ref()).unwrap_err();
+                    format!("moved on: {} {}", problem.code, problem.detail)
+                }
             }
         }
     }
@@ -313,9 +326,9 @@ mod tests {
         let mut stage = stage(Some(&["a"]));
         stage.publish(2, "v2");
         let verdict = stage.look(1);
-        assert!(verdict.starts_with("cas-conflict") && verdict.contains(id(2).as_str()), "{verdict}");
+        assert!(verdict.starts_with("moved on: cas-conflict") && verdict.contains(id(2).as_str()), "{verdict}");
         stage.application = None;
-        assert!(stage.look(1).starts_with("cas-conflict"));
+        assert!(stage.look(1).starts_with("moved on: cas-conflict"));
     }
 
     #[test]

@@ -179,7 +179,8 @@ impl Pass {
         self.passes += 1;
         let error = outcome.err();
         self.note_failure(error.as_ref());
-        self.retry = error.is_some().then(|| now.after(RETRY.min(self.core.settings.reconcile_interval.get())));
+        let unfinished = error.is_some() || records.is_incomplete();
+        self.retry = unfinished.then(|| now.after(RETRY.min(self.core.settings.reconcile_interval.get())));
         if error.is_some() {
             // What was due is due again.
             self.next_hint = self.next_hint.min(now);

@@ -30,6 +30,8 @@ pub(crate) struct Records {
     hint: Option<ETag>,
     /// What had been asked for when the last look began that went through.
     answered: Asked,
+    /// Kinds of which a record moved and gave no answer: they are listed again whatever the hint says.
+    again: Plan,
     /// When everything is listed next; none before the first time.
     full: Option<Mono>,
     /// When the nodes are listed next to see who lives.
@@ -67,6 +69,10 @@ struct Plan {
 
 impl Plan {
     const ALL: Self = Self { applications: true, placements: true, nodes: true };
+
+    const fn any(self) -> bool {
+        self.applications || self.placements || self.nodes
+    }
 }
 
 impl Records {
@@ -79,6 +85,7 @@ impl Records {
             liveness: Liveness::new(window),
             hint: None,
             answered: Asked::default(),
+            again: Plan::default(),
             full: None,
             pulse: None,
             pulse_every,
@@ -88,7 +95,12 @@ impl Records {
 
     /// What has been asked for and not answered yet.
     pub(crate) fn pending(&self, asked: Asked) -> bool {
-        asked != self.answered
+        asked != self.answered || self.is_incomplete()
+    }
+
+    /// Whether the last look left an old record standing because the new one gave no answer. The rest of it counts.
+    pub(crate) const fn is_incomplete(&self) -> bool {
+        self.again.any()
     }
 
     /// When the next look is due by itself, beside the hint.
@@ -121,9 +133,9 @@ impl Records {
         let Order { asked, now, hint, jitter } = order;
         let full = self.full.is_none_or(|due| due <= now);
         let mut plan = Plan {
-            applications: asked.applications != self.answered.applications,
-            placements: asked.placements != self.answered.placements,
-            nodes: asked.nodes != self.answered.nodes,
+            applications: asked.applications != self.answered.applications || self.again.applications,
+            placements: asked.placements != self.answered.placements || self.again.placements,
+            nodes: asked.nodes != self.answered.nodes || self.again.nodes,
         };
         // The hint is read before the listings: what moves after it shows in the next one.
         let mut seen = None;
@@ -136,15 +148,18 @@ impl Records {
         }
         let pulse = self.pulse.is_none_or(|due| due <= now);
         if plan.applications {
-            self.applications.refresh(registry.engine(), Read::Moved).await?;
+            let done = self.applications.refresh(registry.engine(), Read::Moved).await?;
+            self.again.applications = !done.stale.is_empty();
         }
         if plan.placements {
-            self.placements.refresh(registry.engine(), Read::Moved).await?;
+            let done = self.placements.refresh(registry.engine(), Read::Moved).await?;
+            self.again.placements = !done.stale.is_empty();
         }
         if plan.nodes || pulse {
             // A node whose record moved while nobody hinted at anything has only shown that it lives.
             let read = if plan.nodes { Read::Moved } else { Read::New };
-            self.nodes.refresh(registry.engine(), read).await?;
+            let done = self.nodes.refresh(registry.engine(), read).await?;
+            self.again.nodes = !done.stale.is_empty();
             self.liveness.looked(self.sightings(), now);
             self.pulse = Some(now.after(self.pulse_every));
         }
