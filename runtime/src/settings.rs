@@ -29,6 +29,8 @@ pub(crate) struct NodeSettings {
     pub watch: PathBuf,
     /// Where asset bodies are kept.
     pub asset_cache: PathBuf,
+    /// How large that may grow, in bytes.
+    pub asset_cache_max: u64,
     /// The life of the lease. Renewed every third of it.
     pub lease_ttl: Duration,
     /// How long the whole shutdown may take.
@@ -88,6 +90,8 @@ impl NodeSettings {
             node,
             watch: absolute(&watch)?,
             asset_cache: absolute(&asset_cache)?,
+            // Twice the largest set of assets that can be deployed: the served one and the next.
+            asset_cache_max: environment.number("CELLD_ASSET_CACHE_BYTES", 2 << 30),
             lease_ttl: Duration::from_millis(environment.number("CELLD_TTL_MS", 10_000)),
             shutdown_total: Duration::from_millis(environment.number(total, total_default)),
             deploy_poll: Duration::from_secs(environment.number("CELLD_DEPLOY_POLL_S", 30)),

@@ -28,7 +28,7 @@ use crate::{
     probe::{self, Verdict},
     settings::NodeSettings,
     shapes::Pointer,
-    workerd::{Launcher, Stage, load, read_pointer},
+    workerd::{AssetCache, Launcher, Stage, load, read_pointer},
 };
 
 /// How often a node that waits for its first deployment looks for it.
@@ -98,7 +98,8 @@ impl Engine {
             peers::ensure_peer_auth(&*bucket).await
         };
         let (newest_date, ()) = tokio::try_join!(newest_date(&workerd), ready)?;
-        let stage = Stage::take(&settings.watch, &settings.asset_cache, newest_date).await?;
+        let cache = AssetCache::open(&settings.asset_cache, settings.asset_cache_max)?;
+        let stage = Stage::take(&settings.watch, cache, newest_date).await?;
         let launcher = Launcher::start()?;
         let gate = Arc::new(Gate::new());
         let pointer = first_pointer(&*bucket, settings.surface, door).await?;

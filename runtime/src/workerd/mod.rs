@@ -1,5 +1,6 @@
 //! Driving workerd: what it is told, how it is started, and that it never outlives this process.
 
+mod cache;
 mod config;
 mod launcher;
 mod load;
@@ -7,6 +8,7 @@ mod process;
 mod shim;
 mod stage;
 
+pub(crate) use cache::AssetCache;
 pub(crate) use config::{HTTP_SOCKET, PROTO_HEADER, SIDE_SOCKET};
 pub(crate) use launcher::Launcher;
 pub(crate) use load::{Deployment, load, read_pointer};

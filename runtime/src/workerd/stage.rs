@@ -12,36 +12,31 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, future::BoxFuture, stream};
 use scafo_store::Bucket;
 
 use super::{
+    cache::AssetCache,
     config::{Places, render},
     load::Deployment,
 };
 use crate::{
     Failure,
     failure::{Context, Outcome},
-    shapes::asset_blob,
-    version::sha256_hex,
 };
 
 /// Bodies that are fetched at once, as many as a deploy uploads.
 const FETCHES_AT_ONCE: usize = 16;
-
-/// Largest asset, as for a deploy.
-const ASSET_BYTES_MAX: u64 = 25 << 20;
 
 /// Makes stages.
 #[derive(Debug)]
 pub(crate) struct Stage {
     /// `CELLD_WATCH/workerd`, ours alone.
     root: PathBuf,
-    /// Bodies of assets by digest, kept over starts.
-    cache: PathBuf,
+    cache: AssetCache,
     newest_date: String,
     made: AtomicU64,
     /// Held for as long as this process lives.
@@ -68,7 +63,7 @@ impl Stage {
     ///
     /// # Errors
     /// Another process has it: two would corrupt each other's data.
-    pub(crate) async fn take(watch: &Path, cache: &Path, newest_date: String) -> Outcome<Self> {
+    pub(crate) async fn take(watch: &Path, cache: AssetCache, newest_date: String) -> Outcome<Self> {
         let root = watch.join("workerd");
         // Configurations hold the values of vars, which are nobody else's business.
         fs::DirBuilder::new()
@@ -76,7 +71,6 @@ impl Stage {
             .mode(0o700)
             .create(&root)
             .context(|| format!("make {}", root.display()))?;
-        make_directory(cache)?;
         let lock = root.join("lock");
         let file = fs::File::create(&lock).context(|| format!("open {}", lock.display()))?;
         // A predecessor that was killed a moment ago may not be quite gone.
@@ -97,7 +91,7 @@ impl Stage {
             Ok(()) | Err(_) => {}
         }
         make_directory(&run)?;
-        Ok(Self { root, cache: cache.to_owned(), newest_date, made: AtomicU64::new(0), _lock: file })
+        Ok(Self { root, cache, newest_date, made: AtomicU64::new(0), _lock: file })
     }
 
     /// Sets the stage for `deployment`.
@@ -114,6 +108,7 @@ impl Stage {
             Storage::Real => self.root.join("storage"),
             Storage::Scratch => staged.directory.join("storage"),
         };
+        self.cache.keep_within_bounds();
         for script in deployment.scripts() {
             let name = &script.manifest.script_name;
             make_directory(&storage.join(name))?;
@@ -132,46 +127,13 @@ impl Stage {
             let mut files: Vec<BoxFuture<'_, Outcome<()>>> = Vec::with_capacity(index.entries.len());
             for (path, entry) in &index.entries {
                 let file = assets.join(path.trim_start_matches('/'));
-                files.push(self.place(bucket, &entry.sha256, file).boxed());
+                files.push(self.cache.place(bucket, &entry.sha256, file).boxed());
             }
             stream::iter(files).buffer_unordered(FETCHES_AT_ONCE).try_collect::<()>().await?;
         }
         let config = render(deployment, &Places { storage: &storage, newest_date: &self.newest_date });
         write(&staged.config(), config.as_bytes())?;
         Ok(Arc::new(staged))
-    }
-
-    /// Puts the body with this digest at `file`, from the cache or from the bucket.
-    async fn place(&self, bucket: &dyn Bucket, sha256: &str, file: PathBuf) -> Outcome<()> {
-        let cached = self.cache.join(sha256.get(..2).unwrap_or_default()).join(sha256);
-        if !cached.is_file() {
-            self.fetch(bucket, sha256, &cached).await?;
-        }
-        if let Some(parent) = file.parent() {
-            make_directory(parent)?;
-        }
-        // A link costs nothing; across file systems it must be a copy.
-        if fs::hard_link(&cached, &file).is_err() {
-            fs::copy(&cached, &file).context(|| format!("place asset {}", file.display()))?;
-        }
-        Ok(())
-    }
-
-    async fn fetch(&self, bucket: &dyn Bucket, sha256: &str, cached: &Path) -> Outcome<()> {
-        let key = asset_blob(sha256);
-        let object = bucket.get_bounded(&key, ASSET_BYTES_MAX).await.context(|| format!("read {key}"))?;
-        let object = object.context(|| format!("{key} is missing from the bucket: deploy again"))?;
-        if sha256_hex(&object.body) != sha256 {
-            return Err(Failure::new(format!("{key} is damaged in the bucket: deploy again")));
-        }
-        // The cache may be shared by processes; a body appears in it whole or not at all.
-        let unique = format!("{sha256}.{}.{}", std::process::id(), self.made.fetch_add(1, Ordering::Relaxed));
-        let partial = cached.with_file_name(unique);
-        write(&partial, &object.body)?;
-        // workerd makes entity tags from it: they should be the same after every start.
-        let file = fs::File::open(&partial).context(|| format!("open {}", partial.display()))?;
-        let _cosmetic = file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(946_684_800));
-        fs::rename(&partial, cached).context(|| format!("cache {key}"))
     }
 }
 
@@ -192,7 +154,7 @@ impl Drop for Staged {
     }
 }
 
-/// CommonJS packages `require` modules of Node. esbuild leaves a helper for that in the bundle, which looks for a function of
+/// `CommonJS` packages `require` modules of Node. esbuild leaves a helper for that in the bundle, which looks for a function of
 /// this name; workerd has the modules under another one. On the first line, so that no line of the bundle moves.
 const REQUIRE: &str = "var require = (name) => { const found = globalThis.process?.getBuiltinModule?.(name); \
     if (found === undefined) throw new Error(`${name} cannot be required here`); return found; }; ";
@@ -208,11 +170,11 @@ fn bridged(main: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-fn make_directory(path: &Path) -> Outcome<()> {
+pub(super) fn make_directory(path: &Path) -> Outcome<()> {
     fs::create_dir_all(path).context(|| format!("make the directory {}", path.display()))
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Outcome<()> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Outcome<()> {
     if let Some(parent) = path.parent() {
         make_directory(parent)?;
     }
