@@ -41,6 +41,10 @@ func TestMain(m *testing.M) {
 type stage struct {
 	t   *testing.T
 	dir string
+	// issuer is how certificates are got.
+	issuer string
+	// adjust changes what the Caddyfile has no words for.
+	adjust func(config string) string
 }
 
 func newStage(t *testing.T) *stage {
@@ -58,7 +62,7 @@ func newStage(t *testing.T) *stage {
 		})
 		os.RemoveAll(dir)
 	})
-	return &stage{t, dir}
+	return &stage{t, dir, "tls internal {\non_demand\n}", func(config string) string { return config }}
 }
 
 const proxySite = `
@@ -96,17 +100,15 @@ http:// {
 }
 https:// {
 	bind unix/%[1]s/https.sock
-	tls internal {
-		on_demand
-	}
+	%[4]s
 	%[3]s
 }
-`, s.dir, fleets, site)
+`, s.dir, fleets, site, s.issuer)
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), map[string]any{"filename": "Caddyfile"})
 	if err != nil {
 		return err
 	}
-	return caddy.Load(adapted, true)
+	return caddy.Load([]byte(s.adjust(string(adapted))), true)
 }
 
 func (s *stage) mustLoad(fleets, site string) {
