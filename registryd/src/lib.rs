@@ -14,3 +14,4 @@ mod node;
 pub mod registry;
 mod service;
 mod supervisor;
+pub mod tls;

@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use scafo_core::{Problem, ProblemCode, Timestamp, record::to_bytes};
-use scafo_store::{Bucket, Condition, ETag, Listing, Object, PutOptions};
+use scafo_store::{Bucket, Condition, ETag, Object, PutOptions};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -177,22 +177,6 @@ impl Engine {
         self.pursuit(&Intent::new()).get(key, limit).await
     }
 
-    /// Everything under `prefix`, tried again while the store gives no answer.
-    ///
-    /// # Errors
-    /// `store-unavailable`, `store-nonconforming`.
-    pub async fn list(&self, prefix: &str) -> Result<Listing, Problem> {
-        let intent = Intent::new();
-        let mut pursuit = self.pursuit(&intent);
-        loop {
-            match self.bucket.list(prefix).await {
-                Ok(listing) => return Ok(listing),
-                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
     /// As [`Engine::try_load`], one try and no patience: for loops that come back anyway.
     ///
     /// # Errors
@@ -250,30 +234,14 @@ impl Engine {
         self.pursuit(intent).change(key, Known::Nothing, guard, decide).await
     }
 
-    /// Removes what is there. Removing nothing succeeds.
-    ///
-    /// # Errors
-    /// `store-unavailable` while it is not known to be gone; `lease-lost`.
-    pub async fn delete(&self, intent: &Intent, key: &str) -> Result<(), Problem> {
-        let mut pursuit = self.pursuit(intent);
-        loop {
-            pursuit.authorised()?;
-            match self.bucket.delete(key).await {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
-                Err(error) => return Err(error.into()),
-            }
-        }
-    }
-
-    fn pursuit<'a>(&'a self, intent: &'a Intent) -> Pursuit<'a> {
+    pub(super) fn pursuit<'a>(&'a self, intent: &'a Intent) -> Pursuit<'a> {
         let until = self.clock.mono().after(intent.budget);
         Pursuit { engine: self, intent, backoff: Backoff::default(), until, doubtful: false }
     }
 }
 
 /// One logical call on its way: what it may still spend, and what is in doubt.
-struct Pursuit<'a> {
+pub(super) struct Pursuit<'a> {
     engine: &'a Engine,
     intent: &'a Intent,
     backoff: Backoff,
@@ -384,7 +352,9 @@ impl Pursuit<'_> {
         }
     }
 
-    fn authorised(&self) -> Result<(), Problem> {
+    /// # Errors
+    /// `lease-lost` once the authority is gone.
+    pub(super) fn authorised(&self) -> Result<(), Problem> {
         if self.intent.authority.is_cancelled() {
             return Err(Problem::new(ProblemCode::LeaseLost, "the authority for this write ended before it was done"));
         }
@@ -392,7 +362,7 @@ impl Pursuit<'_> {
     }
 
     /// Waits for the next try, or gives up with `failure`.
-    async fn wait(&mut self, failure: impl FnOnce() -> Problem) -> Result<(), Problem> {
+    pub(super) async fn wait(&mut self, failure: impl FnOnce() -> Problem) -> Result<(), Problem> {
         let clock = &self.engine.clock;
         let next = clock.mono().after(self.backoff.next(rand::random()));
         if next >= self.until {

@@ -22,12 +22,13 @@ mod identities;
 mod intents;
 mod kind;
 mod nodes;
+mod objects;
 mod operators;
 mod placements;
 mod revocation;
 mod settle;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod trust;

@@ -3,6 +3,7 @@
 use scafo_core::{
     ApplicationName, Problem, ProblemCode, key,
     record::{Rest, TrustPolicy, TrustRule, V1},
+    trust::is_fetchable,
 };
 
 use super::{Intent, Registry, Step, Stored};
@@ -80,10 +81,9 @@ fn sound(rule: &TrustRule) -> Result<(), Problem> {
     let refuse = |detail: String| Err(Problem::new(ProblemCode::InvalidInput, detail));
     let plain =
         |text: &str| !text.is_empty() && text.chars().count() <= TEXT_MAX && !text.chars().any(char::is_control);
-    let host =
-        issuer.strip_prefix("https://").or_else(|| issuer.strip_prefix("http://").filter(|rest| is_loopback(rest)));
-    if !plain(issuer) || host.is_none_or(str::is_empty) || issuer.contains(['?', '#', ' ']) {
-        return refuse("`issuer` is the https URL that tokens name as `iss`, without query or fragment".to_owned());
+    if !plain(issuer) || !is_fetchable(issuer) {
+        let shape = "`issuer` is the https URL that tokens name as `iss`, without credentials, query and fragment";
+        return refuse(shape.to_owned());
     }
     if !plain(audience) {
         return refuse(format!("`audience` is one line of 1 to {TEXT_MAX} characters"));
@@ -97,16 +97,6 @@ fn sound(rule: &TrustRule) -> Result<(), Problem> {
         ));
     }
     Ok(())
-}
-
-/// Plain http is for issuers on the same machine only, which tests and laboratories have.
-fn is_loopback(rest: &str) -> bool {
-    let authority = rest.split('/').next().unwrap_or_default();
-    let host = match authority.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => authority.split(':').next().unwrap_or_default(),
-    };
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -1,0 +1,105 @@
+//! Requests without a condition, each tried again while the store gives no clear answer: they may be carried out twice and
+//! come to the same.
+
+use bytes::Bytes;
+use scafo_core::{Problem, ProblemCode};
+use scafo_store::{ListRequest, Listing, Put, PutOptions};
+
+use super::{Engine, Intent, engine::Pursuit};
+
+/// Keys of one batch of deletes: what S3 takes.
+const BATCH: usize = 1000;
+
+/// Makes a request until it has an answer. A macro, because a closure that returns borrowing futures would not be `Send`.
+macro_rules! persist {
+    ($engine:expr, $intent:expr, $request:expr) => {{
+        let intent: &Intent = $intent;
+        let mut pursuit: Pursuit<'_> = $engine.pursuit(intent);
+        loop {
+            pursuit.authorised()?;
+            match $request.await {
+                Ok(answer) => break Ok::<_, Problem>(answer),
+                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
+                Err(error) => break Err(error.into()),
+            }
+        }
+    }};
+}
+
+impl Engine {
+    /// Everything under `prefix`.
+    ///
+    /// # Errors
+    /// `store-unavailable`, `store-nonconforming`.
+    pub async fn list(&self, prefix: &str) -> Result<Listing, Problem> {
+        persist!(self, &Intent::new(), self.bucket().list(prefix))
+    }
+
+    /// Everything under `prefix`, with what lies below a further `/` folded.
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn list_children(&self, prefix: &str) -> Result<Listing, Problem> {
+        persist!(self, &Intent::new(), self.bucket().list_delimited(prefix))
+    }
+
+    /// Whether there is anything under `prefix`.
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn any(&self, prefix: &str) -> Result<bool, Problem> {
+        let request = ListRequest { limit: 1, ..ListRequest::of(prefix) };
+        let page = persist!(self, &Intent::new(), self.bucket().list_page(request))?;
+        Ok(!page.entries.is_empty())
+    }
+
+    /// Whether there is an object.
+    ///
+    /// # Errors
+    /// `store-unavailable`, `store-nonconforming`.
+    pub async fn exists(&self, key: &str) -> Result<bool, Problem> {
+        Ok(persist!(self, &Intent::new(), self.bucket().head(key))?.is_some())
+    }
+
+    /// Removes what is there. Removing nothing succeeds.
+    ///
+    /// # Errors
+    /// `store-unavailable` while it is not known to be gone; `lease-lost`.
+    pub async fn delete(&self, intent: &Intent, key: &str) -> Result<(), Problem> {
+        persist!(self, intent, self.bucket().delete(key))
+    }
+
+    /// Removes all these, in batches.
+    ///
+    /// # Errors
+    /// As [`Engine::delete`]; some may be gone.
+    pub async fn delete_many(&self, intent: &Intent, keys: &[String]) -> Result<(), Problem> {
+        for batch in keys.chunks(BATCH) {
+            persist!(self, intent, self.bucket().delete_many(batch))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a JSON document where no condition protects anything: the last one wins.
+    ///
+    /// # Errors
+    /// `store-unavailable` while it is not known to be there; `lease-lost`.
+    pub async fn overwrite(&self, intent: &Intent, key: &str, body: Bytes) -> Result<(), Problem> {
+        let mut pursuit: Pursuit<'_> = self.pursuit(intent);
+        loop {
+            pursuit.authorised()?;
+            let options = PutOptions { content_type: Some("application/json".to_owned()), ..PutOptions::default() };
+            match self.bucket().put(key, body.clone(), options).await? {
+                Put::Written(_) => return Ok(()),
+                outcome @ (Put::Busy | Put::Conflict | Put::Unknown(_) | Put::Refused | Put::Gone) => {
+                    pursuit.wait(|| not_taken(key, &outcome)).await?;
+                }
+            }
+        }
+    }
+}
+
+fn not_taken(key: &str, outcome: &Put) -> Problem {
+    let detail = format!("the bucket does not say that it has taken `{key}`: it is safe to try again");
+    Problem::new(ProblemCode::StoreUnavailable, detail).because(format!("{outcome:?}"))
+}

@@ -1,0 +1,157 @@
+//! Values of certificate storage, each in a JSON envelope. Whoever writes last wins, and what is read is one whole write,
+//! never a part of one.
+
+use std::collections::BTreeSet;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use scafo_core::{
+    Problem, ProblemCode, Timestamp,
+    key::prefix,
+    record::{Rest, V1, to_bytes},
+};
+use scafo_store::OBJECT_BYTES_MAX;
+use serde::{Deserialize, Serialize};
+
+use super::StorageKey;
+use crate::registry::{Intent, Registry};
+
+/// Largest value: far above any certificate chain, and small enough to be held a few times over while it is encoded.
+pub const VALUE_BYTES_MAX: usize = 16 << 20;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Envelope {
+    v: V1,
+    /// Base64 with padding (RFC 4648 §4).
+    value: String,
+    size: u64,
+    modified: Timestamp,
+    #[serde(flatten)]
+    rest: Rest,
+}
+
+/// What there is at a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stat {
+    /// The key as it was asked about.
+    pub key: String,
+    /// When the value was written; `null` for a key that only has keys beneath it.
+    pub modified: Option<Timestamp>,
+    /// Bytes of the value; 0 without one.
+    pub size: u64,
+    /// Whether it has a value.
+    pub is_terminal: bool,
+}
+
+/// Keeps a value.
+///
+/// # Errors
+/// `resource-limit` beyond [`VALUE_BYTES_MAX`]; store errors, after which it is safe to put it again.
+pub async fn put(registry: &Registry, key: &StorageKey, value: &[u8]) -> Result<(), Problem> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(too_large(value.len()));
+    }
+    let envelope = Envelope {
+        v: V1,
+        value: STANDARD.encode(value),
+        size: value.len() as u64,
+        modified: registry.clock().wall(),
+        rest: Rest::new(),
+    };
+    registry.engine().overwrite(&Intent::new(), &key.object(), to_bytes(&envelope).into()).await
+}
+
+/// The value at a key.
+///
+/// # Errors
+/// `not-found`; `store-nonconforming` for an object that is no envelope; store errors.
+pub async fn get(registry: &Registry, key: &StorageKey) -> Result<Bytes, Problem> {
+    let (value, _) = open(registry, key).await?.ok_or_else(|| absent(key))?;
+    Ok(value)
+}
+
+/// What there is at a key.
+///
+/// # Errors
+/// As [`get`].
+pub async fn stat(registry: &Registry, key: &StorageKey) -> Result<Stat, Problem> {
+    let name = key.to_string();
+    if let Some((value, modified)) = open(registry, key).await? {
+        return Ok(Stat { key: name, modified: Some(modified), size: value.len() as u64, is_terminal: true });
+    }
+    if registry.engine().any(&key.beneath()).await? {
+        return Ok(Stat { key: name, modified: None, size: 0, is_terminal: false });
+    }
+    Err(absent(key))
+}
+
+/// Removes a key and everything beneath it.
+///
+/// # Errors
+/// `not-found` where there is nothing; store errors, after which a repeat goes on.
+pub async fn delete(registry: &Registry, key: &StorageKey) -> Result<(), Problem> {
+    let engine = registry.engine();
+    let mut keys: Vec<String> =
+        engine.list(&key.beneath()).await?.entries.into_iter().map(|listed| listed.key).collect();
+    if engine.exists(&key.object()).await? {
+        keys.push(key.object());
+    }
+    if keys.is_empty() {
+        return Err(absent(key));
+    }
+    engine.delete_many(&Intent::new(), &keys).await
+}
+
+/// Keys at or under a prefix, sorted: everything, or the immediate children once each. `None` lists from the root.
+///
+/// # Errors
+/// `not-found` where there is none; store errors, which are never mistaken for that.
+pub async fn list(registry: &Registry, key: Option<&StorageKey>, recursive: bool) -> Result<Vec<String>, Problem> {
+    let engine = registry.engine();
+    let beneath = key.map_or_else(|| prefix::TLS_OBJECTS.to_owned(), StorageKey::beneath);
+    let listing = match recursive {
+        true => engine.list(&beneath).await?,
+        false => engine.list_children(&beneath).await?,
+    };
+    let folded = listing.prefixes.iter().filter_map(|prefix| prefix.strip_suffix('/'));
+    let all = listing.entries.iter().map(|listed| listed.key.as_str()).chain(folded);
+    let mut keys: BTreeSet<String> = all.filter_map(StorageKey::of_object).map(|key| key.as_str().to_owned()).collect();
+    if let Some(key) = key
+        && engine.exists(&key.object()).await?
+    {
+        keys.insert(key.to_string());
+    }
+    if keys.is_empty() {
+        let detail = match key {
+            Some(key) => format!("there is nothing at or under `{key}`"),
+            None => "nothing is stored yet".to_owned(),
+        };
+        return Err(Problem::new(ProblemCode::NotFound, detail));
+    }
+    Ok(keys.into_iter().collect())
+}
+
+pub(crate) fn too_large(bytes: usize) -> Problem {
+    let detail = format!("a value has at most {VALUE_BYTES_MAX} bytes, and this one has {bytes} or more");
+    Problem::new(ProblemCode::ResourceLimit, detail)
+}
+
+async fn open(registry: &Registry, key: &StorageKey) -> Result<Option<(Bytes, Timestamp)>, Problem> {
+    let object = key.object();
+    let Some(object) = registry.engine().try_get(&object, OBJECT_BYTES_MAX).await? else { return Ok(None) };
+    let broken = |why: String| {
+        let detail = format!("`{}` is no value of certificate storage: remove it or put it anew", key.object());
+        Problem::new(ProblemCode::StoreNonconforming, detail).because(why)
+    };
+    let envelope: Envelope = serde_json::from_slice(&object.body).map_err(|error| broken(error.to_string()))?;
+    let value = STANDARD.decode(&envelope.value).map_err(|error| broken(error.to_string()))?;
+    if value.len() as u64 != envelope.size {
+        return Err(broken("its size is another one".to_owned()));
+    }
+    Ok(Some((value.into(), envelope.modified)))
+}
+
+fn absent(key: &StorageKey) -> Problem {
+    Problem::new(ProblemCode::NotFound, format!("there is nothing at `{key}`"))
+}
