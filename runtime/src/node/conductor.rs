@@ -168,12 +168,20 @@ impl Conductor {
                     }
                 }
                 Some(answer) = orders.recv() => {
-                    let adoption = self.adopt(true).await;
+                    let adoption = tokio::select! {
+                        biased;
+                        () = stop.cancelled() => break Ok(()),
+                        adoption = self.adopt(true) => adoption,
+                    };
                     // Whoever asked may have stopped waiting.
                     let _gone = answer.send(adoption.unwrap_or_else(|| self.unchanged()));
                 }
                 _ = poll.tick(), if self.settings.surface == Surface::V0_6 => {
-                    self.adopt(false).await;
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => break Ok(()),
+                        _ = self.adopt(false) => {}
+                    }
                 }
                 Some(_) = self.retiring.join_next() => {}
             }

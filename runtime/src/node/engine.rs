@@ -173,8 +173,12 @@ async fn first_pointer(bucket: &dyn Bucket, surface: Surface, door: Door<'_>) ->
         let earliest = Instant::now() + WAITING_POLL_SHORTEST;
         tokio::select! {
             () = sleep_until(Instant::now() + WAITING_POLL) => {}
-            knock = door.listener.accept(), if door.early.len() < EARLY_MAX => {
+            knock = door.listener.accept() => {
                 if let Ok((stream, _)) = knock {
+                    // The oldest client has most likely given up.
+                    if door.early.len() >= EARLY_MAX {
+                        door.early.remove(0);
+                    }
                     door.early.push(stream);
                 }
                 sleep_until(earliest).await;

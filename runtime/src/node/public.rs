@@ -73,7 +73,9 @@ impl Public {
             if headers.get("x-forwarded-proto").is_some_and(|value| value == "https") {
                 proto = HeaderValue::from_static("https");
             }
-            if let Some(host) = headers.get("x-forwarded-host").cloned() {
+            // A chain of proxies makes a list, the one nearest to the client first.
+            let host = headers.get("x-forwarded-host").and_then(|value| value.to_str().ok()?.split(',').next());
+            if let Some(Ok(host)) = host.map(|host| HeaderValue::from_str(host.trim())) {
                 headers.insert(header::HOST, host);
             }
         }

@@ -42,7 +42,8 @@ fn the_older_surface_has_its_own_health_path() {
 fn forwarded_headers_shape_the_url_only_where_they_are_trusted() {
     let world = World::new();
     world.deploy(&world.project(ECHO, ""));
-    let forwarded = "X-Forwarded-Host: public.test\r\nX-Forwarded-Proto: https\r\nx-celld-standin-proto: https\r\n";
+    let forwarded =
+        "X-Forwarded-Host: public.test, inner.test\r\nX-Forwarded-Proto: https\r\nx-celld-standin-proto: https\r\n";
     let mut node = world.node(&[]);
     let plain = request(node.public(), "GET", "/", forwarded, "").unwrap();
     assert_eq!(plain.body, "GET http://shop.test/ null");
@@ -184,14 +185,17 @@ fn assets_and_a_worker_share_an_application() {
             return new Response('worker ' + url.pathname); } };",
         r#", "assets": { "directory": "public", "binding": "FILES", "run_worker_first": ["/first/*"] }"#,
     );
-    std::fs::create_dir_all(project.join("public/first")).unwrap();
-    for (file, body) in [("page.html", "page"), ("first/file.txt", "file"), (".well-known", "dots")] {
+    for directory in ["public/first", "public/.well-known"] {
+        std::fs::create_dir_all(project.join(directory)).unwrap();
+    }
+    for (file, body) in [("page.html", "page"), ("first/file.txt", "file"), (".well-known/dots.txt", "dots")] {
         std::fs::write(project.join("public").join(file), body).unwrap();
     }
     world.deploy(&project);
     let node = world.node(&[]);
     assert_eq!(node.get("/page").body, "page");
     assert_eq!(node.get("/binding").body, "page");
+    assert_eq!(node.get("/.well-known/dots.txt").body, "dots");
     assert_eq!(node.get("/other").body, "worker /other");
     assert_eq!(node.get("/first/file.txt").body, "worker /first/file.txt");
 }
