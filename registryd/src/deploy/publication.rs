@@ -22,6 +22,8 @@ use crate::registry::{Intent, Mono};
 /// How often a job is run when it lost a race or does not know how it ended. Deploys of one application are serialised on a
 /// node, so that more than one rival is rare.
 const RUNS: u32 = 3;
+/// What a job says that lost a race for the pointer, or does not know whether it won (celld contract 2.6).
+const UNCLEAR: [&str; 3] = ["lost a race", "may have committed", "nobody knows"];
 /// Between two tries of a step that met a part of the node, or a bucket, that is away.
 const AGAIN: Duration = Duration::from_millis(500);
 /// How often other nodes' records are looked at while they are waited for, beside what the hint brings.
@@ -133,6 +135,7 @@ impl Step<'_> {
     async fn run(&self, jobs: &Semaphore, project: &Project) -> Result<DeploymentVersion, Problem> {
         let turn = tokio::time::timeout(self.left(), jobs.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Err(overdue("waiting for its turn to publish")) };
+        let before = self.until("reading the pointer", || self.pointer().boxed()).await?;
         let mut runs = 1;
         loop {
             let exited = self.until("running `celld deploy`", || self.job(project).boxed()).await?;
@@ -142,9 +145,31 @@ impl Step<'_> {
                     tracing::info!(deploy = %self.id, runs, "`celld deploy` is to be run again");
                     runs += 1;
                 }
-                Job::Again(problem) | Job::Failed(problem) => return Err(problem),
+                Job::Again(problem) => {
+                    let ours = self.until("reading the pointer", || self.ours(before.as_ref()).boxed()).await?;
+                    return ours.ok_or(problem);
+                }
+                Job::Failed(problem) => return Err(problem),
             }
         }
+    }
+
+    async fn pointer(&self) -> Result<Option<DeploymentVersion>, Problem> {
+        let pointer = self.core.registry.pointer(&self.id.application()).await?;
+        Ok(pointer.map(|pointer| pointer.version))
+    }
+
+    /// The version that the pointer names, if that is this deploy's although no run of the job could say so: it was published
+    /// from the same artifact before, or it is new since the first run and nobody has put his name to it.
+    async fn ours(&self, before: Option<&DeploymentVersion>) -> Result<Option<DeploymentVersion>, Problem> {
+        let Some(version) = self.pointer().await? else { return Ok(None) };
+        let deployment = self.core.registry.deployment(&self.id.application(), &version).await?;
+        let artifact = self.core.registry.deploy(self.id).await?.record.artifact;
+        let ours = match deployment {
+            Some(stored) => Some(stored.record.artifact) == artifact,
+            None => before != Some(&version),
+        };
+        Ok(ours.then_some(version))
     }
 
     async fn job(&self, project: &Project) -> Result<JobExited, Problem> {
@@ -301,8 +326,7 @@ fn judge_job(exited: &JobExited, roots: &[&Path]) -> Job {
     };
     let detail = if words.is_empty() { format!("{how} and said nothing") } else { format!("{how}:\n{words}") };
     let problem = Problem::new(ProblemCode::PublishFailed, detail);
-    let raced = words.contains("lost a race") || words.contains("may have committed");
-    if raced { Job::Again(problem) } else { Job::Failed(problem) }
+    if UNCLEAR.iter().any(|unclear| words.contains(unclear)) { Job::Again(problem) } else { Job::Failed(problem) }
 }
 
 #[cfg(test)]

@@ -156,3 +156,28 @@ async fn a_blocked_application_takes_no_deploys_and_a_deleted_one_neither() {
         assert_eq!(node.prepare(name, r#"{"replicas":2}"#).await.unwrap_err().code, code);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_lost_a_race_or_its_answer_is_run_again() {
+    let node = Node::start("a", MemoryBucket::new());
+    node.supervisor.then(Job::Fails("error: the write lost a race, run it again"));
+    node.supervisor.then(Job::Doubts("v1"));
+    node.supervisor.then(Job::Publishes("v1"));
+    assert_eq!(node.deploy("shop", 1).await.state, DeployState::Deployed);
+    assert_eq!(node.supervisor.runs(), 3);
+    // One that never learns how it ended has the pointer for a witness.
+    for _ in 0..3 {
+        node.supervisor.then(Job::Doubts("v2"));
+    }
+    let done = node.deploy("shop", 2).await;
+    assert_eq!((done.state, done.deployment.unwrap().as_str()), (DeployState::Deployed, "v2"));
+    // The pointer is no witness for one that always loses.
+    for _ in 0..3 {
+        node.supervisor.then(Job::Fails("error: the write lost a race, run it again"));
+    }
+    let id = DeployId::new(&name("shop"), 3);
+    node.prepare("shop", "{}").await.unwrap();
+    node.accept_artifact(&id, &"f".repeat(64)).await.unwrap();
+    node.publish_artifact(&id, &"f".repeat(64)).await.unwrap();
+    assert_eq!(node.ended(&id).await.code, Some(ProblemCode::PublishFailed));
+}

@@ -147,20 +147,28 @@ impl Node {
     }
 
     pub(crate) async fn accept(&self, id: &DeployId) -> Result<DeployStatus, Problem> {
+        self.accept_artifact(id, SHA).await
+    }
+
+    pub(crate) async fn accept_artifact(&self, id: &DeployId, sha256: &str) -> Result<DeployStatus, Problem> {
         let request = AcceptDeployRequest {
             id: id.to_string(),
             by: "op".into(),
             source: Bytes::new(),
             oidc: Bytes::new(),
-            sha256: SHA.into(),
+            sha256: sha256.into(),
             bytes: 10,
         };
         status(self.client.clone().accept_deploy(request).await)
     }
 
     pub(crate) async fn publish(&self, id: &DeployId) -> Result<DeployStatus, Problem> {
+        self.publish_artifact(id, SHA).await
+    }
+
+    pub(crate) async fn publish_artifact(&self, id: &DeployId, sha256: &str) -> Result<DeployStatus, Problem> {
         let config_path = format!("/stage/{id}/tree/wrangler.jsonc");
-        let request = PublishDeployRequest { id: id.to_string(), sha256: SHA.into(), config_path };
+        let request = PublishDeployRequest { id: id.to_string(), sha256: sha256.into(), config_path };
         status(self.client.clone().publish_deploy(request).await)
     }
 

@@ -30,6 +30,8 @@ use tonic::{Request, Response, Status};
 pub(crate) enum Job {
     /// It publishes this version.
     Publishes(&'static str),
+    /// It publishes this version and does not know that it did.
+    Doubts(&'static str),
     /// It says this and ends with 1.
     Fails(&'static str),
     /// It does not end.
@@ -153,6 +155,10 @@ impl Fake {
                     format!(r#"{{"worker":"x","version":"{version}","location":"l","dry_run":false}}"#),
                     String::new(),
                 )
+            }
+            Job::Doubts(version) => {
+                self.publish(&request.application.parse().unwrap(), version).await;
+                exited(1, String::new(), "error: the write of current.json may have committed".to_owned())
             }
             Job::Fails(words) => {
                 let tree = Path::new(&request.config_path).parent().unwrap().display().to_string();
