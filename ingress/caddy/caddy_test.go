@@ -243,6 +243,41 @@ func TestUpstreamsAreUsedInOrderAndTheNextOnesOnlyWhenOneFails(t *testing.T) {
 	}
 }
 
+func TestAWebSocketGoesThrough(t *testing.T) {
+	s, n := newStage(t), newFakeNode(t)
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, buffered, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", r.Header.Get("Upgrade"))
+		line, _ := buffered.ReadString('\n')
+		_, _ = io.WriteString(conn, r.Host+" "+line)
+	}))
+	t.Cleanup(echo.Close)
+	dead, deadAddress := backend(t, "dead")
+	dead.Close()
+	n.serveDocument(documentOf(map[string]string{"shop.example": deadAddress + "," + strings.TrimPrefix(echo.URL, "http://")}, ""))
+	s.mustLoad(s.fleet(n, "main"), proxySite)
+	conn, err := net.Dial("unix", filepath.Join(s.dir, "http.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	reader := bufio.NewReader(conn)
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatal(response, err)
+	}
+	_, _ = io.WriteString(conn, "hello\n")
+	if line, err := reader.ReadString('\n'); line != "shop.example hello\n" {
+		t.Error(line, err)
+	}
+}
+
 func TestWithoutRetriesOnlyOneRequestFindsOutThatAnUpstreamIsDead(t *testing.T) {
 	s, n := newStage(t), newFakeNode(t)
 	dead, deadAddress := backend(t, "dead")

@@ -35,18 +35,17 @@ type table struct {
 type (
 	document struct {
 		Routes []struct {
-			Host        *string     `json:"host"`
-			Application *string     `json:"application"`
-			Upstreams   *[]upstream `json:"upstreams"`
+			Host        string     `json:"host"`
+			Application string     `json:"application"`
+			Upstreams   []upstream `json:"upstreams"` // nil if it is missing, and not if it is empty
 		} `json:"routes"`
 		API *struct {
-			Hosts     *[]string   `json:"hosts"`
-			Upstreams *[]upstream `json:"upstreams"`
-			Denied    *[]string   `json:"denied"`
+			Hosts     []string   `json:"hosts"`
+			Upstreams []upstream `json:"upstreams"`
+			Denied    []string   `json:"denied"`
 		} `json:"api"`
 	}
 	upstream struct {
-		Node    string `json:"node"`
 		Address string `json:"address"`
 	}
 )
@@ -85,25 +84,25 @@ func newTable(read *document) (*table, error) {
 		bases:  map[string]struct{}{},
 	}
 	for i, route := range read.Routes {
-		if route.Host == nil || *route.Host == "" || route.Application == nil || route.Upstreams == nil {
+		if route.Host == "" || route.Application == "" || route.Upstreams == nil {
 			return nil, fmt.Errorf("route %d lacks its host, application or upstreams", i)
 		}
-		key := strings.ToLower(*route.Host)
+		key := strings.ToLower(route.Host)
 		if _, taken := t.routes[key]; taken {
 			continue // hosts are unique; were one there twice, the renderer's rule is that the first wins
 		}
-		t.routes[key] = &target{application: *route.Application, upstreams: t.dialled(*route.Upstreams)}
+		t.routes[key] = &target{application: route.Application, upstreams: t.dialled(route.Upstreams)}
 		t.addBase(key)
 	}
 	if api := read.API; api != nil {
 		if api.Hosts == nil || api.Upstreams == nil || api.Denied == nil {
 			return nil, errors.New("its api lacks its hosts, upstreams or denied prefixes")
 		}
-		to := &target{upstreams: t.dialled(*api.Upstreams)}
-		for _, name := range *api.Hosts {
+		to := &target{upstreams: t.dialled(api.Upstreams)}
+		for _, name := range api.Hosts {
 			t.api[strings.ToLower(name)] = to
 		}
-		t.denied = *api.Denied
+		t.denied = api.Denied
 	}
 	return t, nil
 }

@@ -1,6 +1,7 @@
 package scafo
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -77,5 +78,36 @@ func TestAHostWithoutAnUpstreamDoesNotFallToAWildcard(t *testing.T) {
 	fleets := fleetsOf(t, documentOf(map[string]string{"*.x.example": "127.0.0.1:1", "a.x.example": "nonsense"}, ""))
 	if d := decide(fleets, "a.x.example"); d.outcome != found || len(d.target.upstreams) != 0 {
 		t.Error(d)
+	}
+}
+
+// BenchmarkALargeDocument reads 100,000 hosts with three upstreams each.
+func BenchmarkALargeDocument(b *testing.B) {
+	routes := make(map[string]string, 100_000)
+	for i := range 100_000 {
+		routes[fmt.Sprintf("application-%d.apps.example.com", i)] = "10.83.0.1:24417,10.83.0.2:24417,10.83.0.3:24417"
+	}
+	body := []byte(documentOf(routes, "10.83.0.1:7400", "apps.example.com"))
+	b.SetBytes(int64(len(body)))
+	for b.Loop() {
+		if _, err := parseDocument(body); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkALookup(b *testing.B) {
+	routes := make(map[string]string, 100_000)
+	for i := range 100_000 {
+		routes[fmt.Sprintf("application-%d.apps.example.com", i)] = "10.83.0.1:24417"
+	}
+	read, err := parseDocument([]byte(documentOf(routes, "10.83.0.1:7400", "apps.example.com")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	fleets := []known{{"main", read}}
+	b.ReportAllocs()
+	for b.Loop() {
+		decide(fleets, "application-77777.apps.example.com:443", "/a/b/c")
 	}
 }
