@@ -11,6 +11,9 @@ use super::listing::{self, Cut};
 use super::reply::Reply;
 use super::tag::{self, TagForm};
 
+/// Keys that are remembered before those whose time is over are forgotten: more than any test writes.
+const KEYS_MAX: usize = 100_000;
+
 /// A promise that the store breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -160,6 +163,9 @@ impl Played {
         if last.is_some_and(|last| now.duration_since(*last) < Duration::from_millis(limit.every_ms)) {
             return Some(limit.answer);
         }
+        if self.written.len() >= KEYS_MAX {
+            self.written.retain(|_, last| now.duration_since(*last) < Duration::from_millis(limit.every_ms));
+        }
         self.written.insert(asked.key.clone(), now);
         None
     }
@@ -235,6 +241,9 @@ impl Played {
         if asked.operation == Operation::Put {
             let fresh = self.coarse.get(&asked.key).is_none_or(|coarse| now.duration_since(coarse.since) >= window);
             if fresh {
+                if self.coarse.len() >= KEYS_MAX {
+                    self.coarse.retain(|_, coarse| now.duration_since(coarse.since) < window);
+                }
                 self.minted += 1;
                 let coarse = Coarse { tag: format!("{:032x}", self.minted), stands: String::new(), since: now };
                 self.coarse.insert(asked.key.clone(), coarse);

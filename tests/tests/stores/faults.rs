@@ -1,11 +1,18 @@
 //! Each fault of the proxy does what it is called, seen from the client, from the store, and in the log.
 
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use scafo_store::{Bucket, Condition, ListRequest, Put, PutOptions};
+use nix::sys::signal::Signal;
+use scafo_core::settings::BucketAccess;
+use scafo_store::{Bucket, Condition, ListRequest, Put, PutOptions, S3Bucket};
 use scafo_tests::fault_proxy::{Conditional, Cut, Fault, Nth, Operation, Reply, Rule};
-use scafo_tests::wait;
+use scafo_tests::stores::Store;
+use scafo_tests::{process, wait};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Command;
+use tokio::time::timeout;
 
 use crate::support::{Bench, put, stands};
 
@@ -153,4 +160,40 @@ async fn a_client_that_leaves_takes_nothing_back() {
         outcome = leaves => panic!("answered too early: {outcome:?}"),
     }
     wait::until("the write", LIMIT, || async { stands(&bench.store, "k").await }).await;
+}
+
+/// The same proxy as a process of its own, led by lines of JSON.
+#[tokio::test]
+async fn the_command_does_what_its_script_and_its_input_say() {
+    let store = Store::bucketd().await;
+    let script = store.dir().join("script");
+    let rule = r#"{"push": {"fault": {"answer": "slowDown"}, "on": ["put"], "nth": {"only": 1}}}"#;
+    std::fs::write(&script, format!("{rule}\n\n")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_scafo-fault-proxy"))
+        .args(["--upstream", store.access().endpoint.as_deref().unwrap(), "--script"])
+        .arg(&script)
+        .env("AWS_ACCESS_KEY_ID", &store.access().access_key_id)
+        .env("AWS_SECRET_ACCESS_KEY", store.access().secret_access_key.expose())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = timeout(LIMIT, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let endpoint = line.strip_prefix("listening on ").unwrap().to_owned();
+    let bucket = S3Bucket::new(&BucketAccess { endpoint: Some(endpoint), ..store.access().clone() });
+    assert_eq!(name(&put(&bucket, "k", "1", Condition::None).await), "busy");
+    assert_eq!(name(&put(&bucket, "k", "2", Condition::None).await), "written");
+    // Commands are carried out in order, so the counts come when the lie is told.
+    let lie = r#"{"play": {"lies": ["ignoresIfNoneMatch"]}}"#;
+    input.write_all(format!("{lie}\nnonsense\n\"counts\"\n").as_bytes()).await.unwrap();
+    let line = timeout(LIMIT, lines.next_line()).await.unwrap().unwrap().unwrap();
+    let counts: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(counts, serde_json::json!({"requests": 2, "faulty": 1, "reached": 1, "cut": 0}));
+    assert_eq!(name(&put(&bucket, "k", "3", Condition::Absent).await), "written");
+    process::signal(child.id().unwrap(), Signal::SIGTERM);
+    let status = timeout(LIMIT, child.wait()).await.unwrap().unwrap();
+    assert!(status.success(), "{status}");
 }

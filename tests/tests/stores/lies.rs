@@ -8,7 +8,9 @@ use scafo_tests::fault_proxy::{
     Character, Cut, Fault, Lie, Nth, Operation, Reply, Rule, TagForm, TagForms, WriteLimit,
 };
 
-use crate::support::{Bench, keys, put};
+use scafo_tests::stores::Store;
+
+use crate::support::{Bench, keys, long, put};
 
 const LIES: [(Lie, &str); 11] = [
     (Lie::IgnoresIfNoneMatch, TITLE_CONDITIONS),
@@ -25,9 +27,8 @@ const LIES: [(Lie, &str); 11] = [
     (Lie::LosesMetadata, TITLE_METADATA),
 ];
 
-#[tokio::test]
-async fn every_lying_store_is_refused_before_the_first_record_and_an_honest_one_is_not() {
-    let bench = Bench::start().await;
+async fn lies_are_found_out_and_honesty_is_not(store: Store) {
+    let bench = Bench::on(store).await;
     let registry = bench.registry();
     let node = "a".parse().unwrap();
     for (lie, title) in LIES {
@@ -45,6 +46,20 @@ async fn every_lying_store_is_refused_before_the_first_record_and_an_honest_one_
     registry.bootstrap(&node).await.unwrap();
     let records: Vec<String> = keys(&bench.store).await.into_iter().filter(|key| !key.contains("/probe/")).collect();
     assert_eq!(records, [scafo_core::key::META]);
+}
+
+#[tokio::test]
+async fn every_lying_store_is_refused_before_the_first_record_and_an_honest_one_is_not() {
+    lies_are_found_out_and_honesty_is_not(Store::bucketd().await).await;
+}
+
+/// The store behind the lie makes no difference, except in what it costs: not in every run.
+#[tokio::test]
+async fn every_lie_is_found_out_before_other_stores_too() {
+    lies_are_found_out_and_honesty_is_not(Store::moto().await).await;
+    if long() {
+        lies_are_found_out_and_honesty_is_not(Store::seaweedfs().await).await;
+    }
 }
 
 #[tokio::test]

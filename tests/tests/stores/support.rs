@@ -18,7 +18,7 @@ pub(crate) fn seed() -> u64 {
     std::env::var("SCAFO_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random)
 }
 
-/// `scafo-bucketd` and one proxy.
+/// A store, `scafo-bucketd` mostly, and one proxy.
 pub(crate) struct Bench {
     pub(crate) store: Store,
     pub(crate) proxy: FaultProxy,
@@ -28,7 +28,11 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) async fn start() -> Self {
-        let store = Store::bucketd().await;
+        Self::on(Store::bucketd().await).await
+    }
+
+    /// The same before another store.
+    pub(crate) async fn on(store: Store) -> Self {
         let proxy = proxy(&store, 1).await;
         let bucket = S3Bucket::new(proxy.access());
         Self { store, proxy, bucket }
