@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scafo_core::record::{NodeRecord, Serving};
+use scafo_core::record::{NodeRecord, Serving, to_bytes};
 use scafo_core::view::{ProcessStatus, ReconcileStatus};
-use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode, Timestamp};
+use scafo_core::{ApplicationName, DeployId, NodeId, Problem, ProblemCode, Timestamp, key};
+use scafo_store::{Condition, Put, PutOptions};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
@@ -24,7 +25,8 @@ use super::wake::Asked;
 use super::world::Shown;
 use crate::daemon::{Core, Fatal};
 use crate::files;
-use crate::registry::{Changed, Intent, Mono};
+use crate::registry::engine::WRITE_ID;
+use crate::registry::{Intent, Mono, Stored};
 
 /// After a look or a write that failed: soon, but no faster than a store that limits a key to one write a second.
 const RETRY: Duration = Duration::from_secs(1);
@@ -42,7 +44,7 @@ struct Looked {
 }
 
 struct Wrote {
-    outcome: Result<Changed<NodeRecord>, Problem>,
+    outcome: Result<Stored<NodeRecord>, Problem>,
     serving: Vec<Serving>,
     began: Mono,
 }
@@ -64,6 +66,8 @@ pub(crate) struct Pass {
     reloads: JoinSet<(ApplicationName, DeployId, Reloaded)>,
     /// This node's record as it was last known in the bucket.
     own: NodeRecord,
+    /// The same with its tag, once this loop has written it.
+    stored: Option<Stored<NodeRecord>>,
     /// What the record said about each process when this daemon started.
     before: BTreeMap<ApplicationName, Serving>,
     writes: JoinSet<Wrote>,
@@ -103,6 +107,7 @@ impl Pass {
             reloads: JoinSet::new(),
             serving: own.serving.clone(),
             own,
+            stored: None,
             before,
             writes: JoinSet::new(),
             next_heartbeat: now.after(settings.heartbeat.get()),
@@ -242,25 +247,27 @@ impl Pass {
         let serving = self.serving.clone();
         let fence = self.in_force.kept().fence;
         let id = self.own.id.clone();
+        // A bare heartbeat goes over what this loop wrote last, without a look before.
+        let over = self.stored.take().filter(|_| !news);
         self.writes.spawn(async move {
             let heartbeat_at = core.registry.clock().wall();
-            let intent = Intent::new().within(WRITE);
             let mutate = |node: &mut NodeRecord| {
                 node.serving.clone_from(&serving);
                 node.heartbeat_at = heartbeat_at;
                 node.fence = node.fence.max(fence);
                 Ok(())
             };
-            let outcome = core.registry.update_node(&intent, &id, mutate).await;
+            let outcome = write_own(&core, &id, over, mutate).await;
             Wrote { outcome, serving, began: now }
         });
     }
 
     fn wrote(&mut self, wrote: Wrote) -> Result<(), Fatal> {
         match wrote.outcome {
-            Ok(changed) => {
-                self.own = changed.stored.record;
+            Ok(stored) => {
+                self.own.clone_from(&stored.record);
                 self.own.serving = wrote.serving;
+                self.stored = Some(stored);
                 self.next_heartbeat = wrote.began.after(self.core.settings.heartbeat.get());
                 Ok(())
             }
@@ -388,6 +395,32 @@ impl Pass {
         }
         reports
     }
+}
+
+/// Writes the node's record: over a known body if there is one and it still stands, else over what is there. The first is one
+/// request instead of two, twice a minute on every node.
+async fn write_own(
+    core: &Core,
+    id: &NodeId,
+    over: Option<Stored<NodeRecord>>,
+    mutate: impl Fn(&mut NodeRecord) -> Result<(), Problem> + Send + Sync,
+) -> Result<Stored<NodeRecord>, Problem> {
+    if let Some(Stored { mut record, etag, .. }) = over {
+        mutate(&mut record)?;
+        let write_id = format!("{:032x}", rand::random::<u128>());
+        let options = PutOptions {
+            condition: Condition::Matches(etag),
+            metadata: [(WRITE_ID.to_owned(), write_id.clone())].into(),
+            content_type: Some("application/json".to_owned()),
+        };
+        let put = core.registry.bucket().put(&key::node(id.as_str()), to_bytes(&record).into(), options).await;
+        if let Ok(Put::Written(etag)) = put {
+            return Ok(Stored { record, etag, write_id: Some(write_id), last_modified: None });
+        }
+        // Whatever it was, the write below looks before it writes.
+    }
+    let intent = Intent::new().within(WRITE);
+    core.registry.update_node(&intent, id, mutate).await.map(|changed| changed.stored)
 }
 
 /// What a task of the loop brought; a task that panicked ends the daemon, which starts anew with a clear state.
