@@ -12,6 +12,7 @@ mod claims;
 pub mod clock;
 #[cfg(test)]
 mod crashes;
+mod deletion;
 mod deploys;
 mod domains;
 pub mod engine;
@@ -39,6 +40,7 @@ pub use applications::Pointer;
 pub use cache::{Cache, Read, Refreshed};
 pub use claims::DOMAINS_MAX;
 pub use clock::{Clock, Mono, SystemClock, TokioClock};
+pub use deletion::{Deletion, GRACE, Surroundings};
 pub use domains::{Domain, NewClaim};
 pub use engine::{Changed, Engine, Guard, Intent, Step, Stored};
 pub use fleet::{Frozen, Reason};

@@ -43,14 +43,14 @@ impl Engine {
         persist!(self, &Intent::new(), self.bucket().list_delimited(prefix))
     }
 
-    /// Whether there is anything under `prefix`.
+    /// The first keys under `prefix`, at most `limit` of them.
     ///
     /// # Errors
     /// As [`Engine::list`].
-    pub async fn any(&self, prefix: &str) -> Result<bool, Problem> {
-        let request = ListRequest { limit: 1, ..ListRequest::of(prefix) };
+    pub async fn first(&self, prefix: &str, limit: u16) -> Result<Vec<String>, Problem> {
+        let request = ListRequest { limit, ..ListRequest::of(prefix) };
         let page = persist!(self, &Intent::new(), self.bucket().list_page(request))?;
-        Ok(!page.entries.is_empty())
+        Ok(page.entries.into_iter().map(|listed| listed.key).collect())
     }
 
     /// Whether there is an object.

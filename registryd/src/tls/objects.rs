@@ -80,7 +80,7 @@ pub async fn stat(registry: &Registry, key: &StorageKey) -> Result<Stat, Problem
     if let Some((value, modified)) = open(registry, key).await? {
         return Ok(Stat { key: name, modified: Some(modified), size: value.len() as u64, is_terminal: true });
     }
-    if registry.engine().any(&key.beneath()).await? {
+    if !registry.engine().first(&key.beneath(), 1).await?.is_empty() {
         return Ok(Stat { key: name, modified: None, size: 0, is_terminal: false });
     }
     Err(absent(key))

@@ -1,6 +1,7 @@
 //! The write engine against a bucket that misbehaves.
 
 mod cache;
+mod deletion;
 mod domains;
 mod histories;
 

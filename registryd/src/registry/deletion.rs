@@ -1,0 +1,276 @@
+//! Deleting an application and everything of it, which only the coordinator may do.
+//!
+//! Kept true: the application's own record goes last, so that until then a repeated call finds it, marked `deleting`, and
+//! goes on where the last one ended; nothing is deleted while something may still serve or write it; and a new application of
+//! the same name inherits nothing.
+//!
+//! Order: the record is marked (no routing, no deploys, no setters from then on); the placement goes, so that every node
+//! stops; wait until no live node reports a process of it, no lease of celld in its fleet is fresh, and no deploy of it is on
+//! its way on a live node; then everything goes.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use scafo_core::{
+    ApplicationName, NodeId, Problem, ProblemCode, Timestamp,
+    key::{self, prefix},
+    record::{ApplicationRecord, PlacementRecord},
+};
+use scafo_store::{Listed, PAGE_KEYS_MAX};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use super::{Guard, Intent, Registry, Step, Stored};
+
+/// How long an application stays after it was retired, unless its deletion is forced.
+pub const GRACE: Duration = Duration::from_hours(7 * 24);
+/// How long a deletion waits for everything to stop: a node's pass, celld's drain of 90 s and its lease of 10 s.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks meanwhile.
+const LOOK: Duration = Duration::from_secs(1);
+/// How old, by the store's clock, a lease of celld must be to be nobody's: two lives of 10 s, each with three renewals.
+const LEASE_AGE: Duration = Duration::from_secs(20);
+/// Largest lease of celld that is read.
+const LEASE_BYTES_MAX: u64 = 1 << 20;
+/// Keys that are told one by one; some 100 bytes each.
+const TOLD_MAX: usize = 100_000;
+
+/// What the fleet does right now, as far as a bucket does not show it.
+#[async_trait]
+pub trait Surroundings: Send + Sync {
+    /// Live nodes that report a process of the application, by a look that begins after this call.
+    ///
+    /// # Errors
+    /// Store errors.
+    async fn serving(&self, name: &ApplicationName) -> Result<Vec<NodeId>, Problem>;
+
+    /// Whether a node answers.
+    fn lives(&self, node: &NodeId) -> bool;
+}
+
+/// One deletion.
+pub struct Deletion<'a> {
+    /// Which application.
+    pub name: &'a ApplicationName,
+    /// Skips retirement and grace.
+    pub force: bool,
+    /// The fleet.
+    pub around: &'a dyn Surroundings,
+    /// Asked before each step whether this node still coordinates.
+    pub holder: &'a dyn Guard,
+    /// Cancelled when this node steps down.
+    pub authority: CancellationToken,
+    /// How long a node may take to notice that the placement is gone, before which its silence proves nothing.
+    pub notice: Duration,
+}
+
+impl std::fmt::Debug for Deletion<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Deletion").field("name", &self.name).field("force", &self.force).finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// Deletes an application. Answers the keys that were removed by this call, sorted; beyond [`TOLD_MAX`] they are gone
+    /// and not told.
+    ///
+    /// # Errors
+    /// `not-found`; `reference-held` while it is neither retired for the whole [`GRACE`] nor forced nor being deleted
+    /// already; `draining` naming what still runs after two minutes; `lease-lost` when this node steps down; store errors.
+    /// After all but the first two a repeated call goes on.
+    pub async fn delete_application(&self, deletion: &Deletion<'_>) -> Result<Vec<String>, Problem> {
+        let mut removal = Removal { registry: self, deletion, intent: deletion.intent(), removed: Vec::new() };
+        self.mark_deleting(deletion).await?;
+        let noticed = removal.stop_placing().await?;
+        removal.wait_for_quiet(noticed).await?;
+        removal.remove_everything().await?;
+        let mut removed = removal.removed;
+        removed.sort();
+        removed.dedup();
+        Ok(removed)
+    }
+
+    async fn mark_deleting(&self, deletion: &Deletion<'_>) -> Result<(), Problem> {
+        let Deletion { name, force, holder, .. } = *deletion;
+        let now = self.clock().wall();
+        let decide = |there: Option<&Stored<ApplicationRecord>>| {
+            let Some(Stored { record, .. }) = there else {
+                return Err(Problem::new(ProblemCode::NotFound, format!("there is no application `{name}`")));
+            };
+            if record.deleting == Some(true) {
+                return Ok(Step::Keep);
+            }
+            if !force {
+                ripe(record, now)?;
+            }
+            Ok(Step::Write(ApplicationRecord { deleting: Some(true), ..record.clone() }))
+        };
+        self.engine().change(&deletion.intent(), &key::application(name), Some(holder), decide).await?;
+        self.mint_hint();
+        Ok(())
+    }
+}
+
+impl Deletion<'_> {
+    fn intent(&self) -> Intent {
+        Intent::new().under(self.authority.clone())
+    }
+}
+
+/// Whether an application may be deleted without force.
+fn ripe(record: &ApplicationRecord, now: Timestamp) -> Result<(), Problem> {
+    let name = &record.name;
+    let Some(retired) = record.retired_at else {
+        let detail = format!("`{name}` is not retired: retire it, then delete it after seven days, or force it");
+        return Err(Problem::new(ProblemCode::ReferenceHeld, detail));
+    };
+    let ripe = retired.after(GRACE);
+    if now < ripe {
+        let detail = format!("`{name}` was retired at {retired} and can be deleted from {ripe} on, or by force now");
+        return Err(Problem::new(ProblemCode::ReferenceHeld, detail));
+    }
+    Ok(())
+}
+
+/// A deletion under way.
+struct Removal<'a> {
+    registry: &'a Registry,
+    deletion: &'a Deletion<'a>,
+    intent: Intent,
+    removed: Vec<String>,
+}
+
+impl Removal<'_> {
+    /// Removes the placement. Answers how long the nodes have to notice.
+    async fn stop_placing(&mut self) -> Result<Duration, Problem> {
+        let key = key::placement(self.deletion.name);
+        // One that cannot be read may have placed something.
+        let placed: bool = match self.registry.placement(self.deletion.name).await {
+            Ok(there) => there.is_some_and(|stored: Stored<PlacementRecord>| !stored.record.nodes.is_empty()),
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming => true,
+            Err(problem) => return Err(problem),
+        };
+        self.remove_if_there(&key).await?;
+        Ok(if placed { self.deletion.notice } else { Duration::ZERO })
+    }
+
+    async fn wait_for_quiet(&self, noticed: Duration) -> Result<(), Problem> {
+        let clock = self.registry.clock();
+        let until = clock.mono().after(PATIENCE);
+        clock.sleep(noticed).await;
+        loop {
+            self.authorised().await?;
+            let busy = self.busy().await?;
+            if busy.is_empty() {
+                return Ok(());
+            }
+            if clock.mono() >= until {
+                let detail = format!(
+                    "`{}` is marked for deletion and has not stopped yet: {}; delete it again to go on",
+                    self.deletion.name,
+                    busy.join(", ")
+                );
+                return Err(Problem::new(ProblemCode::Draining, detail));
+            }
+            clock.sleep(LOOK).await;
+        }
+    }
+
+    /// What still runs, in words.
+    async fn busy(&self) -> Result<Vec<String>, Problem> {
+        let Deletion { name, around, .. } = self.deletion;
+        let serving = around.serving(name).await?;
+        let mut busy: Vec<String> = serving.iter().map(|node| format!("node `{node}` still runs it")).collect();
+        let leases = self.registry.engine().list(&format!("{}/nodes/", key::fleet(name))).await?;
+        for listed in &leases.entries {
+            if self.is_fresh(listed).await? {
+                let holder = listed.key.rsplit('/').next().unwrap_or_default().trim_end_matches(".json");
+                busy.push(format!("celld node `{holder}` still has a lease"));
+            }
+        }
+        for deploy in self.registry.deploys(name).await? {
+            if !deploy.state.is_terminal() && around.lives(&deploy.node) {
+                busy.push(format!("node `{}` is still carrying out deploy `{}`", deploy.node, deploy.id));
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Whether a celld process may still live by this lease. Its own expiry is by its writer's clock, so the store's decides;
+    /// only what the writer says outright, that it has none any more, is believed.
+    async fn is_fresh(&self, listed: &Listed) -> Result<bool, Problem> {
+        #[derive(Deserialize)]
+        struct Lease {
+            expires_ms: Option<i64>,
+        }
+        let age = listed.date.zip(listed.last_modified).map(|(date, written)| date.since(written));
+        if age.is_some_and(|age| age > LEASE_AGE) {
+            return Ok(false);
+        }
+        let Some(object) = self.registry.engine().try_get(&listed.key, LEASE_BYTES_MAX).await? else {
+            return Ok(false);
+        };
+        let expires = serde_json::from_slice::<Lease>(&object.body).ok().and_then(|lease| lease.expires_ms);
+        Ok(match (expires, age) {
+            (Some(0), _) => false,
+            // A store without dates leaves the writer's clock to go by.
+            (Some(expires), None) => expires > self.registry.clock().wall().as_millis(),
+            (Some(_) | None, Some(_)) => true,
+            (None, None) => false,
+        })
+    }
+
+    async fn remove_everything(&mut self) -> Result<(), Problem> {
+        let name = self.deletion.name;
+        for key in [key::placement(name), key::trust(name)] {
+            self.remove_if_there(&key).await?;
+        }
+        for prefix in [key::deployments(name), key::deploys(name), format!("{}/", key::fleet(name))] {
+            self.remove_under(&prefix).await?;
+        }
+        self.authorised().await?;
+        let claims = self.registry.remove_claims(name).await?;
+        self.tell(claims);
+        self.remove_if_there(&key::application(name)).await
+    }
+
+    async fn remove_under(&mut self, prefix: &str) -> Result<(), Problem> {
+        loop {
+            self.authorised().await?;
+            let keys = self.registry.engine().first(prefix, PAGE_KEYS_MAX).await?;
+            if keys.is_empty() {
+                return Ok(());
+            }
+            self.registry.engine().delete_many(&self.intent, &keys).await?;
+            self.tell(keys);
+        }
+    }
+
+    async fn remove_if_there(&mut self, key: &str) -> Result<(), Problem> {
+        self.authorised().await?;
+        if self.registry.engine().exists(key).await? {
+            self.registry.engine().delete(&self.intent, key).await?;
+            self.tell([key.to_owned()]);
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, keys: impl IntoIterator<Item = String>) {
+        let room = TOLD_MAX.saturating_sub(self.removed.len());
+        self.removed.extend(keys.into_iter().take(room));
+    }
+
+    async fn authorised(&self) -> Result<(), Problem> {
+        self.deletion.holder.check().await
+    }
+}
+
+/// Whether `key` is one of those that go with an application; the claims' keys do not tell.
+#[cfg(test)]
+pub(super) fn belongs(key: &str, name: &ApplicationName) -> bool {
+    let single = [key::application(name), key::placement(name), key::trust(name)];
+    let many = [key::deployments(name), key::deploys(name), format!("{}/", key::fleet(name))];
+    single.iter().any(|own| own == key)
+        || many.iter().any(|prefix| key.starts_with(prefix.as_str()))
+        || key.starts_with(prefix::DOMAINS)
+}
