@@ -20,13 +20,13 @@ pub(super) struct Leash {
 }
 
 impl Leash {
-    /// Starts `command` with both of its outputs in a new file `log`. Of its settings, the program, the arguments and the
+    /// Starts `command` with both of its outputs at the end of the file `log`. Of its settings, the program, the arguments and the
     /// environment count.
     ///
     /// # Panics
     /// When there is no shell or no file.
     pub(super) fn start(command: &Command, log: &Path) -> Self {
-        let out = File::create_new(log).expect("a new log file");
+        let out = File::options().create(true).append(true).open(log).expect("a log file");
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", SCRIPT, "leash"]).arg(command.get_program()).args(command.get_args());
         for (name, value) in command.get_envs() {

@@ -43,15 +43,32 @@ impl Store {
     /// When it does not start.
     pub async fn bucketd() -> Self {
         let dir = TempDir::new().expect("a temporary directory");
-        let mut command = Command::new(node::built("scafo-bucketd"));
-        command.args(["--listen", "127.0.0.1:0", "--bucket", BUCKET, "--dir"]).arg(dir.path().join("store"));
-        command.env("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
-        command.env("SCAFO_LOG", "warn,s3s=off");
-        let leash = Leash::start(&command, &dir.path().join("log"));
+        let leash = start_bucketd(dir.path(), "127.0.0.1:0");
         let address = leash.said("listening on ", START_LIMIT).await;
         let store = Self { access: access(&address), leash, sockets: Vec::new(), dir };
         store.until_ready().await.unwrap_or_else(|log| panic!("scafo-bucketd does not answer:\n{log}"));
         store
+    }
+
+    /// Kills a `scafo-bucketd` where it stands, and starts it again on the same directory and port. The other stores promise
+    /// nothing that a test could look for afterwards.
+    ///
+    /// # Panics
+    /// When it does not start again.
+    pub async fn crash_bucketd(&mut self) {
+        self.leash.pull();
+        let address = self.access.endpoint.as_deref().and_then(|url| url.strip_prefix("http://"));
+        let address = address.expect("an endpoint of ours").to_owned();
+        let mut last = String::new();
+        // A connection of somebody else may have got the port for a moment.
+        for _ in 0..START_TRIES {
+            self.leash = start_bucketd(self.dir.path(), &address);
+            match self.until_ready().await {
+                Ok(()) => return,
+                Err(log) => last = log,
+            }
+        }
+        panic!("scafo-bucketd does not come back:\n{last}");
     }
 
     /// `SeaweedFS`, all of it in one process.
@@ -156,6 +173,14 @@ impl Drop for Store {
             let _ = fs::remove_file(socket);
         }
     }
+}
+
+fn start_bucketd(dir: &Path, listen: &str) -> Leash {
+    let mut command = Command::new(node::built("scafo-bucketd"));
+    command.args(["--listen", listen, "--bucket", BUCKET, "--dir"]).arg(dir.join("store"));
+    command.env("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID).env("AWS_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY);
+    command.env("SCAFO_LOG", "warn,s3s=off");
+    Leash::start(&command, &dir.join("log"))
 }
 
 fn access(endpoint: &str) -> BucketAccess {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ed25519_dalek::SigningKey;
 use scafo_core::record::{ApplicationRecord, IdentityKind, IdentityReservation, Rest, V1};
@@ -13,6 +13,7 @@ use scafo_registryd::registry::{Intent, Registry};
 use scafo_store::Bucket as _;
 use scafo_tests::fault_proxy::{Conditional, Exchange, Fault, FaultProxy, Nth, Operation, Reply, Rule};
 use scafo_tests::stores::Store;
+use scafo_tests::wait;
 use tokio::task::JoinSet;
 
 use crate::history::{self, Update};
@@ -64,6 +65,10 @@ impl Fleet {
 
     fn registry(&self, number: usize) -> Arc<Registry> {
         Arc::clone(&self.nodes[number % NODES].1)
+    }
+
+    fn requests(&self) -> u64 {
+        self.nodes.iter().map(|(proxy, _)| proxy.counts().requests).sum()
     }
 
     /// Makes sure that the run was hard, far below what is to be expected: a tenth of the requests faulty, and some answer to
@@ -148,6 +153,66 @@ async fn histories_through_faults_are_linearizable_and_nothing_acknowledged_is_l
     fleet.assert_hard();
     // Faults cost time, hardly ever an operation.
     assert!(acknowledged.len() * 10 > WRITERS * operations * 9, "{} acknowledged", acknowledged.len());
+}
+
+/// A change that must not run twice runs at most once for each caller, and exactly once for one that was told that it did;
+/// the store is killed in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_changes_through_faults_and_crashes_of_the_store_happen_once() {
+    const WRITERS: usize = 6;
+    let (operations, crashes) = if long() { (400, 20) } else { (15, 2) };
+    let seed = seed();
+    println!("SCAFO_TEST_SEED={seed}");
+    let mut fleet = Fleet::start(seed).await;
+    let name = application(0);
+    fleet.registry(0).create_application(&name).await.unwrap();
+    fleet.misbehave();
+    let start = Instant::now();
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let (registry, name) = (fleet.registry(writer), name.clone());
+        writers.spawn(async move {
+            let mut steps = Vec::new();
+            for _ in 0..operations {
+                steps.extend(count_on(&registry, &name, start).await);
+            }
+            steps
+        });
+    }
+    for crash in 1..=crashes {
+        // Spread over the run by its own progress: each try takes a read and a write at least.
+        let far = (WRITERS * operations * crash / (crashes + 1)) as u64;
+        wait::until("progress", Duration::from_secs(300), || async { (fleet.requests() > far * 2).then_some(()) })
+            .await;
+        fleet.store.crash_bucketd().await;
+    }
+    let steps: Vec<history::Step> = writers.join_all().await.into_iter().flatten().collect();
+    let tried = WRITERS * operations;
+    println!("{} of {tried} acknowledged", steps.len());
+    fleet.assert_hard();
+    let object = fleet.store.bucket().get(&scafo_core::key::application(&name)).await.unwrap().unwrap();
+    let record: ApplicationRecord = serde_json::from_slice(&object.body).unwrap();
+    history::check_counter(steps, tried as u64, sum(&record)).unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
+/// One step of the counter, if it is acknowledged.
+async fn count_on(registry: &Registry, name: &ApplicationName, start: Instant) -> Option<history::Step> {
+    let began = start.elapsed();
+    let mutate = |record: &mut ApplicationRecord| {
+        let next = sum(record) + 1;
+        record.labels.get_or_insert_default().insert("sum".to_owned(), next.to_string());
+        Ok(())
+    };
+    match registry.update_application(&Intent::new().once(), name, mutate).await {
+        Ok(changed) => Some(history::Step { began, ended: start.elapsed(), sum: sum(&changed.stored.record) }),
+        Err(problem) if is_undecided(&problem) => None,
+        Err(problem) => panic!("{problem:?}"),
+    }
+}
+
+fn sum(record: &ApplicationRecord) -> u64 {
+    let sum = record.labels.as_ref().and_then(|labels| labels.get("sum"));
+    sum.map_or(0, |sum| sum.parse().unwrap())
 }
 
 /// Three nodes reserve the same identity at once, under write ids that tell afterwards whose create took place.
@@ -241,7 +306,7 @@ async fn an_update_of_a_record_that_goes_does_not_bring_it_back() {
     let intent = Intent::new();
     let update = registry.update_application(&intent, &name, mutate);
     let delete = async {
-        scafo_tests::wait::until("the update", std::time::Duration::from_secs(20), || async {
+        wait::until("the update", Duration::from_secs(20), || async {
             let seen = bench.proxy.log().iter().any(|seen| seen.asked.conditional == Some(Conditional::Update));
             seen.then_some(())
         })
