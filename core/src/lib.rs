@@ -17,6 +17,7 @@ pub mod settings;
 pub mod snapshot;
 pub mod time;
 pub mod token;
+pub mod trust;
 pub mod view;
 
 pub use id::{ApplicationName, DeployId, DeploymentVersion, NodeId, OperatorId};

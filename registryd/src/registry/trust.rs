@@ -159,6 +159,7 @@ mod tests {
             "https://x#y",
             "https://x y",
             "http://127.0.0.1.evil.example",
+            "http://127.0.0.1:80@evil.example",
         ] {
             assert!(sound(&rule(bad, &["repo:me/shop:*"])).is_err(), "{bad}");
         }
