@@ -13,7 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use scafo_core::{
     ApplicationName, NodeId, Problem, ProblemCode, Timestamp,
-    key::{self, prefix},
+    key,
     record::{ApplicationRecord, PlacementRecord},
 };
 use scafo_store::{Listed, PAGE_KEYS_MAX};
@@ -265,12 +265,12 @@ impl Removal<'_> {
     }
 }
 
-/// Whether `key` is one of those that go with an application; the claims' keys do not tell.
+/// Whether `object` is one of those that go with an application; the claims' keys do not tell.
 #[cfg(test)]
-pub(super) fn belongs(key: &str, name: &ApplicationName) -> bool {
+pub(super) fn belongs(object: &str, name: &ApplicationName) -> bool {
     let single = [key::application(name), key::placement(name), key::trust(name)];
     let many = [key::deployments(name), key::deploys(name), format!("{}/", key::fleet(name))];
-    single.iter().any(|own| own == key)
-        || many.iter().any(|prefix| key.starts_with(prefix.as_str()))
-        || key.starts_with(prefix::DOMAINS)
+    single.iter().any(|own| own == object)
+        || many.iter().any(|prefix| object.starts_with(prefix.as_str()))
+        || object.starts_with(key::prefix::DOMAINS)
 }
