@@ -1,4 +1,4 @@
-//! Who calls: node and operator tokens, and ingress tokens.
+//! Who calls: node and operator tokens, workload tokens, and ingress tokens.
 //!
 //! Every token that does not hold up is refused with the same words, whatever is wrong with it; the log has the reason. A
 //! registry daemon that is away is never the caller's fault: then the answer is `draining`.
@@ -6,6 +6,7 @@
 mod bearer;
 mod ingress;
 mod keys;
+mod oidc;
 mod replay;
 
 use std::path::Path;
@@ -19,6 +20,8 @@ use scafo_core::token::{PublicKey, Unverified};
 
 pub(crate) use self::ingress::IngressTokens;
 use self::keys::Keys;
+pub(crate) use self::oidc::Workload;
+use self::oidc::{Claim, Policies, Workloads, is_workload};
 use self::replay::Replay;
 use crate::clock::Clock;
 use crate::registry::Registry;
@@ -30,6 +33,8 @@ pub(crate) enum Caller {
     Node(NodeId),
     /// An operator key.
     Operator(Box<OperatorRecord>),
+    /// A job of a CI system, on the deploy routes of one application.
+    Workload(Box<Workload>),
 }
 
 impl Caller {
@@ -38,6 +43,7 @@ impl Caller {
         match self {
             Self::Node(id) => id.as_str(),
             Self::Operator(record) => record.id.as_str(),
+            Self::Workload(workload) => &workload.by,
         }
     }
 
@@ -48,7 +54,7 @@ impl Caller {
     pub(crate) fn operator(&self) -> Result<&OperatorRecord, Problem> {
         match self {
             Self::Operator(record) => Ok(record),
-            Self::Node(_) => Err(Problem::new(
+            Self::Node(_) | Self::Workload(_) => Err(Problem::new(
                 ProblemCode::AuthScope,
                 "this route answers operator tokens only; sign the request with an operator key",
             )),
@@ -65,7 +71,11 @@ impl Caller {
                 ProblemCode::AuthScope,
                 format!("this operator key does not reach the application `{application}`"),
             )),
-            Self::Operator(_) | Self::Node(_) => Ok(()),
+            Self::Workload(workload) if workload.application != *application => Err(Problem::new(
+                ProblemCode::AuthScope,
+                format!("this workload token was not admitted for the application `{application}`"),
+            )),
+            Self::Operator(_) | Self::Node(_) | Self::Workload(_) => Ok(()),
         }
     }
 
@@ -73,6 +83,14 @@ impl Caller {
     pub(crate) fn narrowed(&self) -> Option<&OperatorRecord> {
         match self {
             Self::Operator(record) if record.role == Role::Operator => Some(record),
+            Self::Operator(_) | Self::Node(_) | Self::Workload(_) => None,
+        }
+    }
+
+    /// What the token of a workload said about where it comes from, for the records.
+    pub(crate) fn provenance(&self) -> Option<&serde_json::Value> {
+        match self {
+            Self::Workload(workload) => Some(&workload.provenance),
             Self::Operator(_) | Self::Node(_) => None,
         }
     }
@@ -99,6 +117,8 @@ pub(crate) struct Authenticator {
     clock: Arc<dyn Clock>,
     keys: Keys,
     replay: Replay,
+    policies: Policies,
+    workloads: Workloads,
 }
 
 impl Authenticator {
@@ -106,20 +126,34 @@ impl Authenticator {
     /// When the ids of used tokens cannot be read back from `dir` or will not be writable.
     pub(crate) fn open(dir: &Path, registry: Registry, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
         let replay = Replay::open(dir, clock.wall())?;
-        Ok(Self { keys: Keys::new(registry, clock.clone()), replay, clock })
+        Ok(Self {
+            policies: Policies::new(registry.channel()),
+            workloads: Workloads::new(clock.clone()),
+            keys: Keys::new(registry, clock.clone()),
+            replay,
+            clock,
+        })
     }
 
     /// Verifies the caller of a deploy route, who may be a workload that the trust policy of `application` admits; `None` when
-    /// the path names no application. A workload token does not hold up yet: nothing here reads trust policies.
+    /// the path names no application, which no policy is about.
     ///
     /// # Errors
-    /// As [`Authenticator::verify`].
+    /// As [`Authenticator::verify`], and `trust-mismatch`.
     pub(crate) async fn verify_deployer(
         &self,
         headers: &HeaderMap,
-        _application: Option<&ApplicationName>,
+        application: Option<&ApplicationName>,
+        freshness: Freshness,
     ) -> Result<Caller, Problem> {
-        self.verify(headers, Freshness::Cached).await
+        let Some(token) = bearer::token(headers).filter(|token| is_workload(token)) else {
+            return self.verify(headers, freshness).await;
+        };
+        let claim = Claim::read(token, self.clock.wall())?;
+        let application = application.ok_or_else(|| refused("a workload token where there is no application"))?;
+        let policy = self.policies.get(application).await?;
+        let workload = self.workloads.admit(claim, application, policy.as_ref()).await?;
+        Ok(Caller::Workload(Box::new(workload)))
     }
 
     /// Verifies the node or operator token of a request and marks it as used.

@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use self::capacity::Capacity;
 pub(crate) use self::stage::Meta;
 use self::stage::Stage;
+use crate::auth::Caller;
 use crate::registry::Registry;
 
 /// How long laying the deploys down may take. What takes longer (a record that is being written) is taken up by the next
@@ -86,7 +87,7 @@ impl Intake {
     pub(crate) async fn take(
         self: &Arc<Self>,
         application: &ApplicationName,
-        by: &str,
+        by: &Caller,
         metadata: Metadata,
         headers: &HeaderMap,
         body: Body,
@@ -106,7 +107,8 @@ impl Intake {
         let limits =
             receive::Limits { bytes: self.settings.artifact_bytes, within: self.settings.receive_timeout.get() };
         let artifact = receive::receive(body, announced, &staged.artifact(), limits, &mut slot).await?;
-        let meta = Meta { id, by: by.to_owned(), source: metadata.source, artifact };
+        let (by, oidc) = (by.id().to_owned(), by.provenance().cloned());
+        let meta = Meta { id, by, source: metadata.source, oidc, artifact };
         let (answer, answered) = oneshot::channel();
         self.own(self.clone().accept(staged, meta, slot, answer));
         answered.await.map_err(|_| {

@@ -22,6 +22,9 @@ pub(crate) struct Meta {
     /// Where the code came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) source: Option<Source>,
+    /// What the workload token that brought it said, verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) oidc: Option<serde_json::Value>,
     /// The artifact.
     pub(crate) artifact: Artifact,
 }
@@ -123,7 +126,7 @@ mod tests {
 
     fn meta(id: &str) -> Meta {
         let artifact = Artifact { sha256: "00".repeat(32), bytes: 3 };
-        Meta { id: id.parse().unwrap(), by: "op".to_owned(), source: None, artifact }
+        Meta { id: id.parse().unwrap(), by: "op".to_owned(), source: None, oidc: None, artifact }
     }
 
     #[test]
