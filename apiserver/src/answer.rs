@@ -10,12 +10,15 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use futures_util::FutureExt as _;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use scafo_core::problem::{Problem, ProblemCode, ProblemDocument};
 use serde::Serialize;
 
+/// Where the access log goes: one line for each request, with neither query, headers nor body, since those hold secrets.
+const ACCESS: &str = "scafo::access";
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// As much of a path as the log shows. The longest of ours has about 150 characters.
 const SHOWN_PATH: usize = 200;
@@ -40,6 +43,10 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// Who signed the request, in the extensions of its answer: for the log.
+#[derive(Debug, Clone)]
+pub(crate) struct Signed(pub(crate) String);
+
 /// A JSON answer.
 pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
@@ -57,6 +64,22 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("answers hold strings, numbers, lists and maps with string keys")
 }
 
+/// `{"<name>":<value>}` around JSON that passes as it is, unknown members included.
+pub(crate) fn member(name: &str, value: &[u8]) -> Bytes {
+    let mut body = BytesMut::with_capacity(name.len() + value.len() + 5);
+    for piece in [b"{\"", name.as_bytes(), b"\":", value, b"}"] {
+        body.put_slice(piece);
+    }
+    body.freeze()
+}
+
+/// An answer without a body.
+pub(crate) fn no_content() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response
+}
+
 /// Around every route: gives the request its id, turns refusals and panics into documents, writes the access log.
 pub(crate) async fn envelope(request: Request, next: Next) -> Response {
     let id = format!("{:016x}", rand::random::<u64>());
@@ -68,6 +91,7 @@ pub(crate) async fn envelope(request: Request, next: Next) -> Response {
         Err(panicked) => Refusal(Problem::new(ProblemCode::Internal, "").because(said(&*panicked))).into_response(),
     };
     let problem = response.extensions_mut().remove::<Problem>();
+    let caller = response.extensions_mut().remove::<Signed>().map(|Signed(id)| id);
     if let Some(problem) = &problem {
         write_document(&mut response, problem, &id);
     }
@@ -75,12 +99,18 @@ pub(crate) async fn envelope(request: Request, next: Next) -> Response {
     response.headers_mut().insert(REQUEST_ID, shown);
     let status = response.status().as_u16();
     let took_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    match problem {
-        Some(problem) if problem.code == ProblemCode::Internal => {
-            tracing::error!(id, %method, path, status, took_ms, ?problem, "request failed");
+    match (problem, &caller) {
+        (Some(problem), _) if problem.code == ProblemCode::Internal => {
+            tracing::error!(target: ACCESS, id, %method, path, status, took_ms, caller, ?problem, "request failed");
         }
-        Some(problem) => tracing::info!(id, %method, path, status, took_ms, ?problem, "request refused"),
-        None => tracing::debug!(id, %method, path, status, took_ms, "request answered"),
+        (Some(problem), _) => {
+            tracing::info!(target: ACCESS, id, %method, path, status, took_ms, caller, ?problem, "request refused");
+        }
+        (None, Some(_)) => {
+            tracing::info!(target: ACCESS, id, %method, path, status, took_ms, caller, "request answered")
+        }
+        // Health checks and polls of ingresses, several a second.
+        (None, None) => tracing::debug!(target: ACCESS, id, %method, path, status, took_ms, "request answered"),
     }
     response
 }

@@ -4,15 +4,22 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 
+use axum::body::Body;
+use bytes::Bytes;
+use http::HeaderMap;
+use scafo_core::problem::Problem;
 use scafo_core::settings::ApiserverSettings;
 use scafo_core::view::Health;
 
+use crate::administration::Administration;
 use crate::auth::{Authenticator, IngressTokens};
+use crate::body;
 use crate::clock::Clock;
 use crate::deploy::Intake;
 use crate::documents::Documents;
 use crate::registry::Registry;
 use crate::routes;
+use crate::storage::Storage;
 
 /// The running application. It owns the deploys that it carries.
 pub struct App {
@@ -22,6 +29,10 @@ pub struct App {
     pub(crate) ingress_tokens: IngressTokens,
     pub(crate) documents: Documents,
     pub(crate) intake: Arc<Intake>,
+    pub(crate) administration: Administration,
+    pub(crate) storage: Storage,
+    /// Bound of a JSON request body in bytes.
+    pub(crate) json_bytes: u64,
 }
 
 /// What keeps the API from starting.
@@ -56,6 +67,9 @@ impl App {
             authenticator: Authenticator::open(&dir, registry.clone(), clock).map_err(unusable)?,
             ingress_tokens: IngressTokens::new(&settings.ingress_tokens).ok_or(OpenError::EmptyIngressToken)?,
             documents: Documents::new(&settings.router_socket),
+            administration: Administration::new(&settings.registry_socket),
+            storage: Storage::new(&settings.registry_socket, settings.storage_value_bytes),
+            json_bytes: settings.json_bytes,
             registry,
             intake,
         }))
@@ -64,6 +78,11 @@ impl App {
     /// Every route.
     pub fn router(self: &Arc<Self>) -> axum::Router {
         routes::router(self.clone())
+    }
+
+    /// The JSON body of a control request.
+    pub(crate) async fn control(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+        body::whole(headers, body, self.json_bytes, "api.jsonBytes").await
     }
 
     /// Lays down the deploys that are being carried; the next process takes them up again.

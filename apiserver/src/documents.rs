@@ -5,7 +5,7 @@
 //! ingress an old document is better than none.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +15,11 @@ use scafo_proto::router::GetRoutingRequest;
 use scafo_proto::router::router_client::RouterClient;
 use scafo_proto::status::to_problem;
 use scafo_proto::transport;
+use tokio::sync::OnceCell;
 use tonic::Status;
 use tonic::transport::Channel;
+
+use crate::encoding;
 
 /// Documents kept at once. An ingress asks for one; a node has one or two beside it and those of other nodes in an outage.
 const KEPT: usize = 16;
@@ -36,6 +39,26 @@ pub(crate) struct Document {
     pub(crate) etag: String,
     /// JSON.
     pub(crate) body: Bytes,
+    /// The same compressed, once somebody asked for it: an ingress that sends no tag gets the whole document at every poll.
+    gzip: Arc<OnceCell<Bytes>>,
+}
+
+impl Document {
+    fn new(etag: String, body: Bytes) -> Self {
+        Self { etag, body, gzip: Arc::default() }
+    }
+
+    /// The body, compressed once.
+    ///
+    /// # Errors
+    /// `internal`.
+    pub(crate) async fn gzip(&self) -> Result<Bytes, Problem> {
+        self.gzip.get_or_try_init(|| encoding::gzip(self.body.clone())).await.cloned()
+    }
+
+    fn bytes(&self) -> usize {
+        self.body.len() + self.gzip.get().map_or(0, Bytes::len)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +122,7 @@ impl Documents {
                     assembly.push(&piece).map_err(|problem| scafo_proto::status::to_status(&problem))?;
                     data = stream.message().await?.map(|chunk| chunk.data);
                 }
-                Ok(Some(Document { etag: first.etag, body: assembly.take() }))
+                Ok(Some(Document::new(first.etag, assembly.take())))
             }
         })
         .await
@@ -120,11 +143,10 @@ impl Documents {
         // A preference that names nobody gives the plain document: its bytes are held once.
         if let Some((_, same)) = kept.iter().find(|(_, other)| other.etag == document.etag) {
             document.body = same.body.clone();
+            document.gzip = same.gzip.clone();
         }
         kept.push((which, document.clone()));
-        while kept.len() > KEPT
-            || (kept.len() > 1 && kept.iter().map(|(_, d)| d.body.len()).sum::<usize>() > KEPT_BYTES)
-        {
+        while kept.len() > KEPT || (kept.len() > 1 && kept.iter().map(|(_, d)| d.bytes()).sum::<usize>() > KEPT_BYTES) {
             kept.remove(0);
         }
         document

@@ -5,12 +5,19 @@
 //! credentials, starts no process and keeps nothing that it could not lose, but for two things in its directory: artifacts
 //! that were accepted and are not published yet, and the ids of the tokens that were used in the last minutes.
 
+mod administration;
 mod answer;
 pub mod app;
 mod auth;
+mod body;
 pub mod clock;
 mod deploy;
 mod documents;
+mod encoding;
+pub mod guard;
+mod openapi;
 mod registry;
 mod routes;
 pub mod server;
+mod storage;
+pub mod surface;

@@ -22,8 +22,8 @@ use scafo_proto::registry::{
 use scafo_proto::status::{is_transport, to_problem};
 use scafo_proto::{chunk, transport};
 use serde::de::DeserializeOwned;
+use tonic::Status;
 use tonic::transport::Channel;
-use tonic::{Response, Status};
 
 use crate::auth::{Caller, Freshness, Key};
 use crate::deploy::Meta;
@@ -35,6 +35,7 @@ const KEY: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub(crate) struct Registry {
     client: RegistryClient<Channel>,
+    channel: Channel,
 }
 
 /// How a call failed, for those who go on trying.
@@ -66,17 +67,26 @@ impl From<Status> for Failure {
 macro_rules! call {
     ($self:ident, $deadline:expr, $method:ident, $request:expr) => {{
         let request = $request;
-        transport::read_again($deadline, |left| {
+        ::scafo_proto::transport::read_again($deadline, |left| {
             let (mut client, request) = ($self.client.clone(), request.clone());
-            async move { client.$method(transport::within(left, request)).await.map(Response::into_inner) }
+            async move {
+                client.$method(::scafo_proto::transport::within(left, request)).await.map(::tonic::Response::into_inner)
+            }
         })
         .await
     }};
 }
+pub(crate) use call;
 
 impl Registry {
     pub(crate) fn new(socket: &Path) -> Self {
-        Self { client: RegistryClient::new(transport::channel(socket)) }
+        let channel = transport::channel(socket);
+        Self { client: RegistryClient::new(channel.clone()), channel }
+    }
+
+    /// The connection, for the daemon's other services.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     /// The key behind `kid`; `None` when there is none. A key that is found was read for this call. That there is none may be
@@ -106,7 +116,7 @@ impl Registry {
             id: meta.id.to_string(),
             by: meta.by.clone(),
             source: meta.source.as_ref().and_then(|source| serde_json::to_vec(source).ok()).unwrap_or_default().into(),
-            oidc: Bytes::new(),
+            oidc: meta.oidc.as_ref().and_then(|oidc| serde_json::to_vec(oidc).ok()).unwrap_or_default().into(),
             sha256: meta.artifact.sha256.clone(),
             bytes: meta.artifact.bytes,
         };

@@ -1,18 +1,25 @@
-//! `GET /v1/applications`.
+//! `/v1/applications` and what one application's settings are changed with.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::Extension;
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
+use scafo_core::id::ApplicationName;
 use scafo_core::problem::Problem;
-use scafo_core::record::{ApplicationRecord, OperatorRecord};
-use serde::Serialize;
+use scafo_core::record::{ApplicationRecord, OperatorRecord, Replicas};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::answer::{Refusal, json, json_of};
+use crate::answer::{Refusal, json, member};
 use crate::app::App;
-use crate::auth::Freshness;
+use crate::auth::Caller;
+use crate::body;
+use crate::encoding::document;
 use crate::registry::parse;
 
 /// What an operator reads who is no admin.
@@ -22,31 +29,131 @@ struct Scoped {
     scoped: bool,
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let caller = app.authenticator.verify(&headers, Freshness::Now).await?;
-    caller.operator()?;
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
     let records = app.registry.applications().await?;
-    Ok(match caller.narrowed() {
-        None => json(StatusCode::OK, whole(&records)),
-        Some(operator) => json_of(StatusCode::OK, &scoped(&records, operator)?),
-    })
-}
-
-/// Records pass as they are, unknown members included.
-fn whole(records: &Bytes) -> Bytes {
-    let mut body = BytesMut::with_capacity(records.len() + 32);
-    body.put_slice(b"{\"applications\":");
-    body.put_slice(records);
-    body.put_slice(b"}");
-    body.freeze()
+    let body = match caller.narrowed() {
+        None => member("applications", &records),
+        Some(operator) => scoped(&records, operator)?,
+    };
+    Ok(document(&headers, body).await?)
 }
 
 /// Only what the key reaches, without the fleet's own notes.
-fn scoped(records: &[u8], operator: &OperatorRecord) -> Result<Scoped, Problem> {
+fn scoped(records: &[u8], operator: &OperatorRecord) -> Result<Bytes, Problem> {
     let mut applications: Vec<ApplicationRecord> = parse("the applications", records)?;
     applications.retain(|application| operator.applications.reaches(&application.name));
     for application in &mut applications {
         application.labels = None;
     }
-    Ok(Scoped { applications, scoped: true })
+    let body = serde_json::to_vec(&Scoped { applications, scoped: true });
+    Ok(body.expect("records hold strings, numbers, lists and maps with string keys").into())
+}
+
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+) -> Result<Response, Refusal> {
+    answer(&caller, &app.administration.application(&name).await?)
+}
+
+pub(crate) async fn block(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+) -> Result<Response, Refusal> {
+    answer(&caller, &app.administration.set_blocked(&caller, &name, true).await?)
+}
+
+pub(crate) async fn unblock(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+) -> Result<Response, Refusal> {
+    answer(&caller, &app.administration.set_blocked(&caller, &name, false).await?)
+}
+
+pub(crate) async fn retire(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+) -> Result<Response, Refusal> {
+    answer(&caller, &app.administration.set_retired(&caller, &name, true).await?)
+}
+
+pub(crate) async fn unretire(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+) -> Result<Response, Refusal> {
+    answer(&caller, &app.administration.set_retired(&caller, &name, false).await?)
+}
+
+#[derive(Deserialize)]
+struct Labels {
+    labels: BTreeMap<String, String>,
+}
+
+pub(crate) async fn label(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let Labels { labels } = body::object(&app.control(&headers, body).await?)?;
+    answer(&caller, &app.administration.set_labels(&caller, &name, labels).await?)
+}
+
+/// `null` lifts the constraint, and has to be said.
+#[derive(Deserialize)]
+struct Selector {
+    #[serde(default, deserialize_with = "body::given")]
+    selector: Option<Option<BTreeMap<String, String>>>,
+}
+
+pub(crate) async fn select(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let Selector { selector } = body::object(&app.control(&headers, body).await?)?;
+    let selector = selector.ok_or_else(|| body::missing("selector", "an object of strings, or `null` for any node"))?;
+    answer(&caller, &app.administration.set_selector(&caller, &name, selector).await?)
+}
+
+#[derive(Deserialize)]
+struct Wanted {
+    replicas: Replicas,
+}
+
+pub(crate) async fn replicate(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Extension(name): Extension<ApplicationName>,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let Wanted { replicas } = body::object(&app.control(&headers, body).await?)?;
+    answer(&caller, &app.administration.set_replicas(&caller, &name, replicas).await?)
+}
+
+fn answer(caller: &Caller, record: &Bytes) -> Result<Response, Refusal> {
+    Ok(json(StatusCode::OK, member("application", &seen(caller, record)?)))
+}
+
+/// One record as the caller may see it: the fleet's own notes are for admins and nodes.
+pub(super) fn seen(caller: &Caller, record: &Bytes) -> Result<Bytes, Problem> {
+    if caller.narrowed().is_none() {
+        return Ok(record.clone());
+    }
+    let mut record: Map<String, Value> = parse("an application", record)?;
+    record.remove("labels");
+    Ok(serde_json::to_vec(&record).expect("JSON that was read can be written").into())
 }

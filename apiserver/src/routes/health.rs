@@ -9,6 +9,6 @@ use http::StatusCode;
 use crate::answer::json_of;
 use crate::app::App;
 
-pub(super) async fn show(State(app): State<Arc<App>>) -> Response {
+pub(crate) async fn show(State(app): State<Arc<App>>) -> Response {
     json_of(StatusCode::OK, &app.health)
 }

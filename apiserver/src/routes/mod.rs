@@ -1,37 +1,44 @@
-//! The routes, one file for each thing that they are about.
+//! The routes, one file for each thing that they are about. Which there are stands in [`crate::surface`].
 
-mod applications;
-mod deploys;
-mod health;
-mod routing;
-mod state;
+pub(crate) mod applications;
+pub(crate) mod deletion;
+pub(crate) mod deploys;
+pub(crate) mod description;
+pub(crate) mod domains;
+pub(crate) mod fleet;
+pub(crate) mod health;
+pub(crate) mod operators;
+pub(crate) mod routing;
+pub(crate) mod state;
+pub(crate) mod storage;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{FromRequestParts, Path};
-use axum::routing::{get, post};
+use axum::extract::{FromRequestParts, MatchedPath, Query};
+use axum::middleware::{from_fn, from_fn_with_state};
+use http::Uri;
 use http::request::Parts;
+use percent_encoding::percent_decode_str;
 use scafo_core::problem::{Problem, ProblemCode};
 
 use crate::answer::{Refusal, envelope};
 use crate::app::App;
+use crate::guard::guard;
+use crate::surface::ROUTES;
 
-/// Every route, with the answers to unknown paths and methods.
+/// Every route behind its guard, with the answers to unknown paths and methods.
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/.well-known/scafo/health", get(health::show))
-        .route("/v1/state", get(state::show))
-        .route("/v1/applications", get(applications::list))
-        .route("/v1/applications/{name}/deploys", post(deploys::create))
-        .route("/v1/deploys/{id}", get(deploys::show))
-        .route("/v1/ingress/routes", get(routing::generic))
-        .route("/v1/ingress/routes/{format}", get(routing::native))
-        .fallback(no_such_route)
-        .method_not_allowed_fallback(no_such_method)
-        .layer(axum::middleware::from_fn(envelope))
-        .with_state(app)
+    let mut router = Router::new();
+    for route in ROUTES {
+        let guarded = || (route.handler)().route_layer(from_fn_with_state((app.clone(), route.access), guard));
+        router = router.route(route.path, guarded());
+        // A tail may be empty, which the pattern does not match: that is a bad key and not another route.
+        if let Some(before) = route.path.split_once("{*").map(|(before, _)| before) {
+            router = router.route(before, guarded());
+        }
+    }
+    router.fallback(no_such_route).method_not_allowed_fallback(no_such_method).layer(from_fn(envelope)).with_state(app)
 }
 
 async fn no_such_route() -> Refusal {
@@ -44,15 +51,52 @@ async fn no_such_method() -> Refusal {
         .into()
 }
 
-/// The one parameter of a path, decoded. What does not decode to text holds a character that no name has, so that the route
-/// refuses it in its own words and at its own time.
-struct Segment(String);
+/// The last parameter of a path, as [`parameter`] reads it.
+pub(crate) struct Last(String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Segment {
+impl<S: Send + Sync> FromRequestParts<S> for Last {
     type Rejection = std::convert::Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Self::Rejection> {
-        let decoded: Result<Path<String>, PathRejection> = Path::from_request_parts(parts, state).await;
-        Ok(Self(decoded.map_or_else(|_| char::REPLACEMENT_CHARACTER.to_string(), |Path(text)| text)))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self(find(parts, |pattern| pattern.starts_with('{'))))
+    }
+}
+
+/// The parameter `{name}` of a path, decoded. What is no text gets a character that no name has in its place, so that a route
+/// refuses it in its own words and at its own time.
+pub(crate) fn parameter(parts: &Parts, name: &str) -> String {
+    find(parts, |pattern| pattern.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) == Some(name))
+}
+
+/// The last component of the path whose place in the pattern is as wanted.
+fn find(parts: &Parts, wanted: impl Fn(&str) -> bool) -> String {
+    let Some(pattern) = parts.extensions.get::<MatchedPath>() else { return String::new() };
+    let places = pattern.as_str().split('/').zip(parts.uri.path().split('/'));
+    let component = places.filter(|(pattern, _)| wanted(pattern)).map(|(_, component)| component).last();
+    component.map(|component| percent_decode_str(component).decode_utf8_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The first value of a parameter of the query, decoded (form encoding); empty when it is not there.
+fn first(uri: &Uri, name: &str) -> String {
+    let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default();
+    pairs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_value_of_a_parameter_counts() {
+        for (uri, expected) in [
+            ("/x", ""),
+            ("/x?prefer=", ""),
+            ("/x?prefer=self", "self"),
+            ("/x?a=1&prefer=vps%2Da&prefer=b", "vps-a"),
+            ("/x?prefer", ""),
+            ("/x?prefer=%ff", "\u{fffd}"),
+        ] {
+            assert_eq!(first(&uri.parse().unwrap(), "prefer"), expected, "{uri}");
+        }
     }
 }

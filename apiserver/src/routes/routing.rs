@@ -3,23 +3,24 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::Response;
-use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH};
+use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use scafo_core::problem::{Problem, ProblemCode};
 
-use super::Segment;
-use crate::answer::{Refusal, json};
+use super::{Last, first};
+use crate::answer::Refusal;
 use crate::app::App;
+use crate::encoding::{compressed, plain, wanted};
 
-pub(super) async fn generic(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Result<Response, Refusal> {
+pub(crate) async fn generic(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Result<Response, Refusal> {
     answer(&app, "", &uri, &headers).await
 }
 
-pub(super) async fn native(
+pub(crate) async fn native(
     State(app): State<Arc<App>>,
-    Segment(format): Segment,
+    Last(format): Last,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
@@ -27,27 +28,25 @@ pub(super) async fn native(
 }
 
 async fn answer(app: &App, format: &str, uri: &Uri, headers: &HeaderMap) -> Result<Response, Refusal> {
-    app.ingress_tokens.admit(headers)?;
-    let document = app.documents.get(format, &prefer(uri)).await?;
-    let tag = HeaderValue::from_str(&document.etag)
-        .map_err(|error| Problem::new(ProblemCode::Internal, "").because(error))?;
+    let document = app.documents.get(format, &first(uri, "prefer")).await?;
+    let compress = wanted(headers, &document.body);
+    // A strong tag stands for the very bytes, and the compressed ones are others (RFC 9110 §8.8.3.3).
+    let tag = if compress { format!("W/{}", document.etag) } else { document.etag.clone() };
+    let tag = HeaderValue::from_str(&tag).map_err(|error| Problem::new(ProblemCode::Internal, "").because(error))?;
     let mut response = if matches(headers, &document.etag) {
         let mut unchanged = Response::new(Body::empty());
         *unchanged.status_mut() = StatusCode::NOT_MODIFIED;
+        unchanged.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         unchanged
+    } else if compress {
+        compressed(document.gzip().await?)
     } else {
-        json(StatusCode::OK, document.body)
+        plain(document.body)
     };
     response.headers_mut().insert(ETAG, tag);
     // To be asked for again each time: an ingress must not route by what some cache between kept.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     Ok(response)
-}
-
-/// The first `prefer` of the query; empty without one.
-fn prefer(uri: &Uri) -> String {
-    let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default();
-    pairs.into_iter().find(|(name, _)| name == "prefer").map(|(_, value)| value).unwrap_or_default()
 }
 
 /// `If-None-Match` (RFC 9110 §13.1.2): `*`, or a list compared weakly.
@@ -63,20 +62,6 @@ fn matches(headers: &HeaderMap, etag: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_first_preference_counts() {
-        for (uri, expected) in [
-            ("/x", ""),
-            ("/x?prefer=", ""),
-            ("/x?prefer=self", "self"),
-            ("/x?a=1&prefer=vps%2Da&prefer=b", "vps-a"),
-            ("/x?prefer", ""),
-            ("/x?prefer=%ff", "\u{fffd}"),
-        ] {
-            assert_eq!(prefer(&uri.parse().unwrap()), expected, "{uri}");
-        }
-    }
 
     #[test]
     fn an_entity_tag_matches_alone_in_a_list_or_weakly() {

@@ -2,29 +2,36 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::HeaderMap;
 use scafo_core::id::ApplicationName;
 use scafo_core::scope::ApplicationScope;
 use scafo_core::view::{DaemonState, RecordFault};
 
-use crate::answer::{Refusal, json, json_of};
+use crate::answer::Refusal;
 use crate::app::App;
-use crate::auth::Freshness;
+use crate::auth::Caller;
+use crate::encoding::document;
 use crate::registry::parse;
 
-pub(super) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let caller = app.authenticator.verify(&headers, Freshness::Cached).await?;
-    let document = app.registry.state().await?;
-    Ok(match caller.narrowed() {
-        None => json(StatusCode::OK, document),
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let whole = app.registry.state().await?;
+    let body = match caller.narrowed() {
+        None => whole,
         Some(operator) => {
-            let mut state: DaemonState = parse("the state", &document)?;
+            let mut state: DaemonState = parse("the state", &whole)?;
             narrow(&mut state, &operator.applications);
-            json_of(StatusCode::OK, &state)
+            let body = serde_json::to_vec(&state);
+            body.expect("views hold strings, numbers, lists and maps with string keys").into()
         }
-    })
+    };
+    Ok(document(&headers, body).await?)
 }
 
 /// Leaves out everything that names an application out of `scope`, texts that may name one included.

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use scafo_core::problem::{Problem, ProblemCode};
+use scafo_proto::registry::administration_server::AdministrationServer;
 use scafo_proto::registry::registry_server::{Registry, RegistryServer};
 use scafo_proto::registry::resolve_key_response::Kind;
 use scafo_proto::registry::*;
 use scafo_proto::router::router_server::{Router, RouterServer};
 use scafo_proto::router::{GetRoutingRequest, RoutingChunk};
 use scafo_proto::status::to_status;
+use scafo_proto::storage::storage_server::StorageServer;
 use scafo_proto::transport;
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
@@ -20,8 +22,8 @@ use tokio_stream::Stream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status};
 
-type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-type Reply<T> = Result<Response<T>, Status>;
+pub(crate) type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(crate) type Reply<T> = Result<Response<T>, Status>;
 
 /// What the registry knows and was asked.
 #[derive(Default)]
@@ -43,6 +45,11 @@ pub(crate) struct World {
     pub(crate) slow: bool,
     pub(crate) applications: Value,
     pub(crate) state: Value,
+    /// What the registry administers, and what it stores.
+    pub(crate) administered: crate::fake_administration::Administered,
+    pub(crate) stored: crate::fake_storage::Stored,
+    /// Refuses every call of those two services with this.
+    pub(crate) refuse: Option<Problem>,
 }
 
 #[derive(Clone, Default)]
@@ -54,7 +61,11 @@ impl FakeRegistry {
     }
 
     pub(crate) fn serve(&self, socket: &Path) -> AbortOnDropHandle<()> {
-        serve(socket, transport::server().add_service(RegistryServer::new(self.clone())))
+        let router = transport::server()
+            .add_service(RegistryServer::new(self.clone()))
+            .add_service(AdministrationServer::new(self.clone()))
+            .add_service(StorageServer::new(self.clone()));
+        serve(socket, router)
     }
 }
 
@@ -67,7 +78,7 @@ fn serve(socket: &Path, router: tonic::transport::server::Router) -> AbortOnDrop
     })
 }
 
-fn refuse(problem: Option<&Problem>) -> Result<(), Status> {
+pub(crate) fn refuse(problem: Option<&Problem>) -> Result<(), Status> {
     problem.map_or(Ok(()), |problem| Err(to_status(problem)))
 }
 
@@ -75,11 +86,11 @@ fn reply(status: &Value) -> Reply<DeployReply> {
     Ok(Response::new(DeployReply { status: serde_json::to_vec(status).unwrap().into() }))
 }
 
-fn unknown() -> Status {
+pub(crate) fn unknown() -> Status {
     to_status(&Problem::new(ProblemCode::NotFound, "no such thing"))
 }
 
-fn stream(document: &Value) -> Boxed<Chunk> {
+pub(crate) fn stream(document: &Value) -> Boxed<Chunk> {
     let bytes = serde_json::to_vec(document).unwrap();
     let chunks: Vec<_> = bytes.chunks(50).map(|data| Ok(Chunk { data: Bytes::copy_from_slice(data) })).collect();
     Box::pin(tokio_stream::iter(chunks))

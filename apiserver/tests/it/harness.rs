@@ -136,14 +136,24 @@ impl Harness {
         Self::start_with(Options::default()).await
     }
 
-    /// Runs with the node `n1`, the admin `root` and the operator `team` for `shop` and `team-*`.
+    /// Runs with the node `n1`, the admin `root`, the operator `team` for `shop` and `team-*`, and other operators whose scopes
+    /// are near these.
     pub(crate) async fn start_with(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (registry, router) = (FakeRegistry::default(), FakeRouter::default());
         {
             let keys = &mut registry.world().keys;
             keys.insert("n1".to_owned(), node_key(&PublicKey::from(&signing_key("n1"))));
-            for record in [operator("root", "admin", &["*"]), operator("team", "operator", &["shop", "team-*"])] {
+            for record in [
+                operator("root", "admin", &["*"]),
+                operator("lead", "admin", &["blog"]),
+                operator("team", "operator", &["shop", "team-*"]),
+                operator("family", "operator", &["shop", "shop-*"]),
+                operator("glob", "operator", &["sho*"]),
+                operator("near", "operator", &["shop-*", "shops"]),
+                operator("other", "operator", &["blog"]),
+                operator("every", "operator", &["*"]),
+            ] {
                 keys.insert(record["id"].as_str().unwrap().to_owned(), operator_key(&record));
             }
         }

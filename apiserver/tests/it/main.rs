@@ -2,10 +2,21 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test ends where something is not as it must be")]
 
+mod administration;
 mod authentication;
 mod deploys;
+mod domains;
+mod fake_administration;
+mod fake_storage;
 mod fakes;
 mod harness;
 mod http;
+mod issuer;
+mod matrix;
+mod mutations;
+mod oracle;
 mod reads;
 mod routing;
+mod storage;
+mod workloads;
+mod worlds;

@@ -1,0 +1,140 @@
+//! Who may call a route, decided before the route does anything.
+//!
+//! Every route names its [`Access`] in the table of routes, and the one guard here enforces it. The order is part of the API:
+//! the token, then the kind of caller, then the name in the path, then the caller's scope, then its tier. The token comes first,
+//! so that nothing about a path is said to somebody unknown; nothing but the key of the token is read before all of it holds.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use http::request::Parts;
+use scafo_core::id::{ApplicationName, DeployId};
+use scafo_core::problem::{Problem, ProblemCode};
+use scafo_core::record::Role;
+
+use crate::answer::{Refusal, Signed};
+use crate::app::App;
+use crate::auth::{Caller, Freshness};
+use crate::routes::parameter;
+
+/// What a caller has to show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing.
+    Open,
+    /// An ingress token.
+    Ingress,
+    /// A signed token of such a caller, for such a subject.
+    Signed(Who, Subject),
+}
+
+/// Which callers are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Nodes, operators, and workloads that the trust policy of the application admits.
+    Deployer,
+    /// Nodes and operators.
+    Member,
+    /// Operators. Their record is read for each request.
+    Operator,
+    /// Operators of the tier `admin`. Their record is read for each request.
+    Admin,
+}
+
+/// What a route is about, as far as scopes go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// The fleet, or what is narrowed to the caller's scope.
+    Fleet,
+    /// The application `{name}`.
+    Application,
+    /// A domain of the application `{name}`. A workload token is known here and out of scope: a pipeline publishes an
+    /// application and does not decide which hosts it answers on.
+    Domain,
+    /// The application of the deploy `{id}`.
+    Deploy,
+}
+
+impl Who {
+    fn freshness(self) -> Freshness {
+        match self {
+            Self::Deployer | Self::Member => Freshness::Cached,
+            Self::Operator | Self::Admin => Freshness::Now,
+        }
+    }
+}
+
+/// Around each route: lets through who may call it, with its [`Caller`] and the [`ApplicationName`] in the extensions.
+pub(crate) async fn guard(State((app, access)): State<(Arc<App>, Access)>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let mut signed = None;
+    let admitted = match access {
+        Access::Open => Ok(()),
+        Access::Ingress => app.ingress_tokens.admit(&parts.headers),
+        Access::Signed(who, subject) => admit(&app, who, subject, &mut parts, &mut signed).await,
+    };
+    let mut response = match admitted {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(problem) => Refusal::from(problem).into_response(),
+    };
+    if let Some(signed) = signed {
+        response.extensions_mut().insert(signed);
+    }
+    response
+}
+
+async fn admit(
+    app: &App,
+    who: Who,
+    subject: Subject,
+    parts: &mut Parts,
+    signed: &mut Option<Signed>,
+) -> Result<(), Problem> {
+    let application = application(subject, parts);
+    let named = application.as_ref().and_then(|name| name.as_ref().ok());
+    let caller = if who == Who::Deployer || subject == Subject::Domain {
+        app.authenticator.verify_deployer(&parts.headers, named, who.freshness()).await?
+    } else {
+        app.authenticator.verify(&parts.headers, who.freshness()).await?
+    };
+    *signed = Some(Signed(caller.id().to_owned()));
+    if matches!(who, Who::Operator | Who::Admin) {
+        caller.operator()?;
+    }
+    if let Some(application) = application.transpose()? {
+        caller.must_reach(&application)?;
+        parts.extensions.insert(application);
+    }
+    if who == Who::Admin {
+        must_be_admin(&caller, subject)?;
+    }
+    parts.extensions.insert(caller);
+    Ok(())
+}
+
+/// The application that the path names; `None` where it names none. What is no name is refused in the words of its kind.
+fn application(subject: Subject, parts: &Parts) -> Option<Result<ApplicationName, Problem>> {
+    match subject {
+        Subject::Fleet => None,
+        Subject::Application | Subject::Domain => Some(parameter(parts, "name").parse()),
+        Subject::Deploy => Some(parameter(parts, "id").parse().map(|id: DeployId| id.application())),
+    }
+}
+
+fn must_be_admin(caller: &Caller, subject: Subject) -> Result<(), Problem> {
+    if caller.operator()?.role == Role::Admin {
+        return Ok(());
+    }
+    let detail = match subject {
+        Subject::Fleet => {
+            "only an admin key may do this: it is a decision that the fleet makes about itself, not one taken inside an \
+             application"
+        }
+        Subject::Application | Subject::Domain | Subject::Deploy => {
+            "only an admin key may do this, although yours reaches the application"
+        }
+    };
+    Err(Problem::new(ProblemCode::AuthScope, detail))
+}
