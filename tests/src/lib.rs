@@ -5,6 +5,8 @@
 
 pub mod api;
 pub mod fault_proxy;
+pub mod fleet;
+pub mod ingresses;
 pub mod load;
 pub mod node;
 pub mod process;

@@ -1,7 +1,7 @@
 //! Clients that put load on a node and never try anything again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use reqwest::Client;
@@ -70,6 +70,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// Several clients that ask one thing over and over until they are stopped.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    ended: Arc<AtomicUsize>,
     clients: JoinSet<Vec<Outcome>>,
 }
 
@@ -80,18 +81,25 @@ impl Load {
         request: impl Fn() -> reqwest::RequestBuilder + Clone + Send + Sync + 'static,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
+        let ended = Arc::new(AtomicUsize::new(0));
         let mut set = JoinSet::new();
         for _ in 0..clients {
-            let (stop, request) = (Arc::clone(&stop), request.clone());
+            let (stop, ended, request) = (Arc::clone(&stop), Arc::clone(&ended), request.clone());
             set.spawn(async move {
                 let mut outcomes = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     outcomes.push(send(request()).await);
+                    ended.fetch_add(1, Ordering::Relaxed);
                 }
                 outcomes
             });
         }
-        Self { stop, clients: set }
+        Self { stop, ended, clients: set }
+    }
+
+    /// How many requests have come to an end so far.
+    pub fn ended(&self) -> usize {
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Lets every client finish its request and gives all outcomes.

@@ -53,7 +53,8 @@ pub struct Pids {
     pub registryd: u32,
     pub routerd: u32,
     pub apiserver: u32,
-    pub bucketd: u32,
+    #[serde(default)]
+    pub bucketd: Option<u32>,
     pub ingressd: u32,
 }
 

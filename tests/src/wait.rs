@@ -23,3 +23,8 @@ pub async fn until<T, F: Future<Output = Option<T>>>(
         tokio::time::sleep(STEP).await;
     }
 }
+
+/// The pause between two looks at a condition, for loops that have more to say than [`until`] when they give up.
+pub async fn moment() {
+    tokio::time::sleep(STEP).await;
+}

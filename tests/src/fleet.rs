@@ -1,0 +1,81 @@
+//! Several nodes on one bucket, on this machine.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tempfile::TempDir;
+
+use crate::Node;
+use crate::stores::Store;
+
+/// Applications that one node of a test may have at most, times two ports.
+const PORTS_PER_NODE: u16 = 40;
+/// Where ports for nodes of fleets begin: below what the system gives out by itself, and away from the default range.
+const FIRST_PORT: u16 = 12_000;
+/// How many such ports one test process may use before it begins anew.
+const PORTS: u16 = 10_000;
+
+/// Timings that make a fleet react within a second or two, for tests that wait for its reactions.
+const QUICK: [(&str, &str); 5] = [
+    ("SCAFO_LEASE_TTL", "3s"),
+    ("SCAFO_NODE_HEARTBEAT", "1s"),
+    ("SCAFO_NODE_LIVENESS", "4s"),
+    ("SCAFO_RECONCILE_INTERVAL", "500ms"),
+    ("SCAFO_INGRESS_HOLD", "3s"),
+];
+
+/// A bucket, and what nodes on it have in common.
+pub struct Fleet {
+    /// The bucket.
+    pub store: Store,
+    dir: TempDir,
+    environment: Vec<(String, String)>,
+    /// Port ranges by node.
+    ports: Mutex<BTreeMap<String, String>>,
+}
+
+impl Fleet {
+    /// A fleet without nodes on a bucket of its own. `environment` is set for every node and wins over the quick timings.
+    pub async fn new(environment: &[(&str, &str)]) -> Self {
+        let store = Store::bucketd().await;
+        let dir = TempDir::new().expect("a temporary directory");
+        let access = store.access();
+        let secret = access.secret_access_key.expose();
+        let own = [
+            ("SCAFO_BUCKET_NAME", access.name.as_str()),
+            ("SCAFO_BUCKET_ENDPOINT", access.endpoint.as_deref().unwrap_or_default()),
+            ("SCAFO_BUCKET_REGION", access.region.as_str()),
+            ("AWS_ACCESS_KEY_ID", access.access_key_id.as_str()),
+            ("AWS_SECRET_ACCESS_KEY", secret),
+            ("SCAFO_NODE_ADDRESS", "127.0.0.1"),
+            // The development runtime asks for both: data of an application stays on its node.
+            ("SCAFO_CELLD_ENV", "CELLD_STANDIN_ALLOW_BUCKET=1,CELLD_STANDIN_MULTI=1"),
+        ];
+        let all = QUICK.iter().chain(&own).chain(environment);
+        let environment = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Self { store, dir, environment, ports: Mutex::default() }
+    }
+
+    /// Starts a node with this id, or starts it again on what it left.
+    pub async fn node(&self, id: &str) -> Node {
+        let ports = {
+            let mut held = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+            held.entry(id.to_owned()).or_insert_with(next_ports).clone()
+        };
+        let mut environment: Vec<(&str, &str)> =
+            self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        environment.push(("SCAFO_NODE_ID", id));
+        environment.push(("SCAFO_CELLD_PORT_RANGE", &ports));
+        Node::start_in(&self.dir.path().join(id), &environment).await
+    }
+}
+
+/// Ports for one node. Test processes that run at the same time begin elsewhere; a port that is taken is passed over anyway.
+fn next_ports() -> String {
+    static USED: AtomicU16 = AtomicU16::new(0);
+    let begin = u16::try_from(std::process::id() % u32::from(PORTS)).unwrap_or_default();
+    let used = USED.fetch_add(PORTS_PER_NODE, Ordering::Relaxed);
+    let first = FIRST_PORT + begin.wrapping_add(used) % (PORTS - PORTS_PER_NODE);
+    format!("{first}-{}", first + PORTS_PER_NODE - 1)
+}

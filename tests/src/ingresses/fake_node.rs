@@ -1,0 +1,89 @@
+//! Serves a routing document of a test's choice, generic and as the node renders it for Traefik.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use scafo_core::id::NodeId;
+use scafo_core::routing::FleetRouting;
+use scafo_routerd::render::{generic, traefik};
+
+use super::Source;
+use super::http::{Received, Reply, Server};
+use crate::wait;
+
+/// The node that it says it is, and that `prefer=self` puts first.
+pub const NODE: &str = "n1";
+const TOKEN: &str = "token-of-the-tests";
+
+/// A pretended node.
+#[derive(Debug)]
+pub struct FakeNode {
+    server: Server,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// `None` is a node that has no document yet.
+    document: Mutex<Option<FleetRouting>>,
+    /// Answers so far.
+    polls: AtomicUsize,
+}
+
+impl FakeNode {
+    /// A node that has no document yet.
+    pub async fn start() -> Self {
+        let shared = Arc::new(Shared { document: Mutex::new(None), polls: AtomicUsize::new(0) });
+        let answering = Arc::clone(&shared);
+        let server = Server::start(move |_, received| answering.answer(&received)).await;
+        Self { server, shared }
+    }
+
+    /// What an ingress has to know of it.
+    pub fn source(&self) -> Source {
+        Source { url: format!("http://{}", self.server.address), token: TOKEN.to_owned() }
+    }
+
+    /// Serves this from now on; `None` answers `draining`.
+    pub fn serve(&self, document: Option<FleetRouting>) {
+        *self.shared.document.lock().unwrap_or_else(PoisonError::into_inner) = document;
+    }
+
+    /// Waits until several polls have been answered since now: then one at least was asked after what was set before.
+    pub async fn polled(&self) {
+        let before = self.shared.polls.load(Ordering::Relaxed);
+        wait::until("polls", Duration::from_secs(30), || async {
+            (self.shared.polls.load(Ordering::Relaxed) >= before + 3).then_some(())
+        })
+        .await;
+    }
+}
+
+impl Shared {
+    fn answer(&self, received: &Received) -> Reply {
+        if received.authorization != format!("Bearer {TOKEN}") {
+            return Reply { status: 401, media_type: "text/plain", body: b"no".to_vec() };
+        }
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        let (path, query) = received.target.split_once('?').unwrap_or((&received.target, ""));
+        let document = self.document.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(document) = document.as_ref() else {
+            return Reply { status: 503, media_type: "application/problem+json", body: DRAINING.into() };
+        };
+        let own: NodeId = NODE.parse().expect("a node id");
+        let preferred = (query == "prefer=self").then_some(&own);
+        let routing = preferred.map_or_else(|| document.clone(), |node| generic::preferring(document, node));
+        let body = match path {
+            "/v1/ingress/routes" => generic::to_json(&routing),
+            "/v1/ingress/routes/traefik" => {
+                traefik::to_json(&traefik::render(&routing, &["web".to_owned()], preferred))
+            }
+            _ => return Reply { status: 404, media_type: "text/plain", body: Vec::new() },
+        };
+        Reply { status: 200, media_type: "application/json", body }
+    }
+}
+
+const DRAINING: &str =
+    r#"{"type":"urn:scafo:draining","title":"The fleet's routing is not known yet","status":503,"detail":"a test"}"#;

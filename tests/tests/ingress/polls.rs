@@ -1,0 +1,103 @@
+//! What ingresses make of what a node answers to their polls; the node is pretended, the ingresses are real.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use scafo_core::routing::FleetRouting;
+use scafo_tests::ingresses::echo::Echo;
+use scafo_tests::ingresses::fake_node::FakeNode;
+use scafo_tests::ingresses::{Ingress, Kind};
+use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn document(routes: &Value) -> FleetRouting {
+    serde_json::from_value(json!({"v": 1, "routes": routes})).unwrap()
+}
+
+fn route(host: &str, ports: &[u16]) -> Value {
+    let upstreams: Vec<Value> = ports
+        .iter()
+        .enumerate()
+        .map(|(index, port)| json!({"node": format!("n{}", index + 1), "address": format!("127.0.0.1:{port}")}))
+        .collect();
+    json!({"host": host, "application": "shop", "upstreams": upstreams})
+}
+
+async fn everywhere(ingresses: &[Ingress], host: &str, status: u16, text: &str) {
+    join_all(ingresses.iter().map(|ingress| ingress.until_answered(host, "/", status, text, LIMIT))).await;
+}
+
+async fn still(ingresses: &[Ingress], host: &str, port: u16) {
+    for ingress in ingresses {
+        let answer = ingress.ask(host, "/").await.unwrap();
+        assert!(answer.body.contains(&format!("reached {port} ")), "{:?}: {answer:?}", ingress.kind());
+    }
+}
+
+/// Before the first document, a poll without one, an empty one, and back again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_without_a_document_changes_nothing_and_an_empty_one_withdraws_everything() {
+    let (node, echo) = (FakeNode::start().await, Echo::start(2).await);
+    let ports = echo.ports();
+    let ingresses = Ingress::start_all(&node.source()).await;
+    node.polled().await;
+    for ingress in &ingresses {
+        // Ours would hold the request until the first document has come.
+        if ingress.kind() != Kind::Ingressd {
+            let answer = ingress.ask("shop.example", "/").await.unwrap();
+            assert!([404, 503].contains(&answer.status), "{:?}: {answer:?}", ingress.kind());
+        }
+    }
+
+    node.serve(Some(document(&json!([route("shop.example", &ports[..1])]))));
+    everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[0])).await;
+
+    node.serve(None);
+    for _ in Kind::ALL {
+        node.polled().await;
+    }
+    still(&ingresses, "shop.example", ports[0]).await;
+
+    node.serve(Some(document(&json!([route("blog.example", &ports[1..]), route("shop.example", &ports[..1])]))));
+    everywhere(&ingresses, "blog.example", 200, &format!("reached {} ", ports[1])).await;
+    still(&ingresses, "shop.example", ports[0]).await;
+
+    node.serve(Some(document(&json!([]))));
+    everywhere(&ingresses, "shop.example", 404, "").await;
+    everywhere(&ingresses, "blog.example", 404, "").await;
+
+    node.serve(Some(document(&json!([route("shop.example", &ports[1..])]))));
+    everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[1])).await;
+    accepted(&ingresses);
+}
+
+/// The only errors in the logs are about the polls that brought no document.
+fn accepted(ingresses: &[Ingress]) {
+    for ingress in ingresses {
+        let errors: Vec<String> =
+            ingress.errors().into_iter().filter(|line| !line.contains("503") && !line.contains("draining")).collect();
+        assert!(errors.is_empty(), "{:?}: {errors:#?}", ingress.kind());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_upstream_answers_when_the_first_is_dead() {
+    let (node, mut echo) = (FakeNode::start().await, Echo::start(2).await);
+    let ports = echo.ports();
+    node.serve(Some(document(&json!([route("shop.example", &ports)]))));
+    let ingresses = Ingress::start_all(&node.source()).await;
+    everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[0])).await;
+    for _ in 0..20 {
+        still(&ingresses, "shop.example", ports[0]).await;
+    }
+    echo.close(ports[0]);
+    // Traefik looks every 10 s and gives a check 3 s; the other two notice by the request itself.
+    for ingress in ingresses.iter().filter(|ingress| ingress.kind() != Kind::Traefik) {
+        for _ in 0..20 {
+            let answer = ingress.ask("shop.example", "/").await.unwrap();
+            assert!(answer.body.contains(&format!("reached {} ", ports[1])), "{:?}: {answer:?}", ingress.kind());
+        }
+    }
+    everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[1])).await;
+}
