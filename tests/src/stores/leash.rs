@@ -14,7 +14,7 @@ const SCRIPT: &str = "exec 3<&0 </dev/null; \"$@\" 3<&- & child=$!; \
     { read -r line <&3; kill -9 $child; } 2>/dev/null & exec 3<&-; wait $child";
 
 /// A process on a leash.
-pub(super) struct Leash {
+pub(crate) struct Leash {
     shell: Mutex<Child>,
     log: PathBuf,
 }
@@ -25,7 +25,7 @@ impl Leash {
     ///
     /// # Panics
     /// When there is no shell or no file.
-    pub(super) fn start(command: &Command, log: &Path) -> Self {
+    pub(crate) fn start(command: &Command, log: &Path) -> Self {
         let out = File::options().create(true).append(true).open(log).expect("a log file");
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", SCRIPT, "leash"]).arg(command.get_program()).args(command.get_args());
@@ -40,12 +40,12 @@ impl Leash {
     }
 
     /// What it printed so far.
-    pub(super) fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read(&self.log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
     /// Whether it has ended.
-    pub(super) fn ended(&self) -> bool {
+    pub(crate) fn ended(&self) -> bool {
         let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
         !matches!(shell.try_wait(), Ok(None))
     }
@@ -54,7 +54,7 @@ impl Leash {
     ///
     /// # Panics
     /// When it ends before, or takes longer than `limit`.
-    pub(super) async fn said(&self, before: &str, limit: Duration) -> String {
+    pub(crate) async fn said(&self, before: &str, limit: Duration) -> String {
         wait::until(before, limit, || async {
             let ended = self.ended();
             let log = self.log();
@@ -72,7 +72,7 @@ impl Leash {
     }
 
     /// Kills it and waits for its end.
-    pub(super) fn pull(&self) {
+    pub(crate) fn pull(&self) {
         let mut shell = self.shell.lock().unwrap_or_else(PoisonError::into_inner);
         drop(shell.stdin.take());
         // Fails only if somebody else has waited for it.

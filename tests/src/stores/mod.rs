@@ -1,7 +1,7 @@
 //! True S3 stores for tests, each a process on free ports with a directory of its own, gone when it is dropped.
 
-mod leash;
-mod tools;
+pub(crate) mod leash;
+pub(crate) mod tools;
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -206,9 +206,14 @@ fn write_config(path: &Path) {
     serde_json::to_writer(file, &config).expect("a small file");
 }
 
-/// Ports that nobody has at this moment.
-fn free_ports<const N: usize>() -> [u16; N] {
+/// Ports that nobody has at this moment, below those that the kernel gives to outgoing connections: one of these could take
+/// a port away before the store has it.
+pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
+    let free = || {
+        let mut tries = std::iter::repeat_with(|| rand::random_range(10_000..32_768_u16)).take(1_000);
+        tries.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()).expect("a free port")
+    };
     // Held together, so that they differ.
-    let held = [(); N].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"));
+    let held = [(); N].map(|()| free());
     held.map(|listener| listener.local_addr().expect("it is bound").port())
 }

@@ -9,9 +9,11 @@ use ed25519_dalek::SigningKey;
 use scafo_core::record::{ApplicationRecord, IdentityKind, IdentityReservation, Rest, V1};
 use scafo_core::token::PublicKey;
 use scafo_core::{ApplicationName, Problem, ProblemCode};
-use scafo_registryd::registry::{Intent, Registry};
+use scafo_registryd::registry::{Intent, Reason, Registry};
 use scafo_store::Bucket as _;
-use scafo_tests::fault_proxy::{Conditional, Exchange, Fault, FaultProxy, Nth, Operation, Reply, Rule};
+use scafo_tests::fault_proxy::{
+    Character, Conditional, Exchange, Fault, FaultProxy, Nth, Operation, Reply, Rule, WriteLimit,
+};
 use scafo_tests::stores::Store;
 use scafo_tests::wait;
 use tokio::task::JoinSet;
@@ -329,4 +331,55 @@ async fn a_create_in_conflict_whose_reads_fail_is_never_taken_for_existing() {
     bench.proxy.push(Rule::new(Fault::DropAnswer).on([Operation::Get]).nth(Nth::First(3)));
     let created = registry.create_application(&application(1)).await.unwrap();
     assert!(created.written);
+}
+
+/// Field case A18: equal bodies prove nothing. Everybody freezes for the same reason, and the answer to each first try is lost.
+#[tokio::test]
+async fn of_equal_freezes_whose_answers_are_lost_exactly_one_is_told_that_it_is_the_one() {
+    let fleet = Fleet::start(1).await;
+    for round in 0..10 {
+        for (proxy, _) in &fleet.nodes {
+            proxy.calm();
+            let lost = Rule::new(Fault::DropAnswer).conditional(Conditional::Create);
+            proxy.push(lost.nth(Nth::First(1)));
+        }
+        let mut admins = JoinSet::new();
+        for node in 0..NODES {
+            let registry = fleet.registry(node);
+            admins.spawn(async move {
+                let reason = Reason::parse("the same").unwrap();
+                registry.freeze("operator", reason).await.unwrap().created
+            });
+        }
+        let created = admins.join_all().await.into_iter().filter(|created| *created).count();
+        assert_eq!(created, 1, "round {round}");
+        assert!(fleet.registry(0).unfreeze().await.unwrap());
+    }
+}
+
+/// A store that takes one write in a while for each key makes writers wait, and nothing else.
+#[tokio::test]
+async fn a_store_that_limits_writes_loses_no_update() {
+    for answer in [Reply::TooManyRequests, Reply::SlowDown] {
+        let bench = Bench::start().await;
+        let write_limit = Some(WriteLimit { every_ms: 150, answer });
+        bench.proxy.play(Character { write_limit, ..Character::honest() });
+        let registry = Arc::new(bench.registry());
+        let name = application(1);
+        registry.create_application(&name).await.unwrap();
+        let start = Instant::now();
+        let mut writers = JoinSet::new();
+        for writer in 0..3 {
+            let (registry, name) = (Arc::clone(&registry), name.clone());
+            writers.spawn(async move {
+                for number in 0..2 {
+                    let update = add(&registry, &name, format!("w{writer}-{number}"), start).await;
+                    assert!(update.is_some(), "{answer:?}: {writer} gave up at {number}");
+                }
+            });
+        }
+        writers.join_all().await;
+        let record = registry.application(&name).await.unwrap().unwrap().record;
+        assert_eq!(record.labels.unwrap().len(), 6, "{answer:?}");
+    }
 }
