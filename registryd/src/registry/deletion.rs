@@ -12,9 +12,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use scafo_core::{
-    ApplicationName, NodeId, Problem, ProblemCode, Timestamp,
-    key,
-    record::{ApplicationRecord, PlacementRecord},
+    ApplicationName, NodeId, Problem, ProblemCode, Timestamp, key,
+    record::{ApplicationRecord, DomainClaim, PlacementRecord},
 };
 use scafo_store::{Listed, PAGE_KEYS_MAX};
 use serde::Deserialize;
@@ -88,6 +87,31 @@ impl Registry {
         removed.sort();
         removed.dedup();
         Ok(removed)
+    }
+
+    /// Removes a claim whose application does not exist, as a claimant leaves one that died while the application was being
+    /// deleted. Answers whether it did.
+    ///
+    /// # Errors
+    /// Store errors; an application that cannot be read still exists.
+    pub async fn remove_orphaned_claim(&self, claim: &Stored<DomainClaim>) -> Result<bool, Problem> {
+        if claim.record.released || self.application(&claim.record.application).await?.is_some() {
+            return Ok(false);
+        }
+        self.give_up(&claim.record.host, |stored| stored.etag == claim.etag).await
+    }
+
+    /// Removes a placement whose application does not exist, as a pass leaves one that had begun before the application was
+    /// deleted. Answers whether it did.
+    ///
+    /// # Errors
+    /// `lease-lost`; store errors; an application that cannot be read still exists.
+    pub async fn remove_orphaned_placement(&self, intent: &Intent, name: &ApplicationName) -> Result<bool, Problem> {
+        if self.application(name).await?.is_some() {
+            return Ok(false);
+        }
+        self.engine().delete(intent, &key::placement(name)).await?;
+        Ok(true)
     }
 
     async fn mark_deleting(&self, deletion: &Deletion<'_>) -> Result<(), Problem> {

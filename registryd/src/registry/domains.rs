@@ -289,12 +289,12 @@ impl Registry {
         absent_is_done(self.engine().change(&Intent::new(), &key::domain(host), None, decide).await).map(drop)
     }
 
-    /// Marks a claim released, if it is `ours`, and removes it.
-    async fn give_up(
+    /// Marks a claim released, if it is `ours`, and removes it. Answers whether it was.
+    pub(super) async fn give_up(
         &self,
         host: &Host,
         ours: impl Fn(&Stored<DomainClaim>) -> bool + Send + Sync,
-    ) -> Result<(), Problem> {
+    ) -> Result<bool, Problem> {
         let key = key::domain(host);
         let nonce = nonce();
         let decide = |there: Option<&Stored<DomainClaim>>| match there {
@@ -304,10 +304,11 @@ impl Registry {
             Some(_) | None => Ok(Step::Keep),
         };
         let marked = absent_is_done(self.engine().change(&Intent::new(), &key, None, decide).await)?;
-        if marked.is_some_and(|changed| changed.written) {
+        let ours = marked.is_some_and(|changed| changed.written);
+        if ours {
             self.delete_marked(&key).await;
         }
-        Ok(())
+        Ok(ours)
     }
 
     /// One delete, which must not be sent a second time: the first may still be on its way. What stays is a mark, which counts

@@ -256,3 +256,28 @@ async fn a_deletion_cut_off_at_any_request_is_ended_by_the_next() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_what_has_no_application_is_swept_away() {
+    let world = furnished().await;
+    let registry = &world.registry;
+    let host = "shop.example".parse().unwrap();
+    let claim = registry.claim(&host).await.unwrap().unwrap();
+    assert!(!registry.remove_orphaned_claim(&claim).await.unwrap());
+    assert!(!registry.remove_orphaned_placement(&Intent::new(), &shop()).await.unwrap());
+    let key = "_scafo/applications/shop.json";
+    put_raw(&world.memory, key, "unreadable").await;
+    registry.remove_orphaned_claim(&claim).await.unwrap_err();
+    registry.remove_orphaned_placement(&Intent::new(), &shop()).await.unwrap_err();
+    registry.engine().delete(&Intent::new(), key).await.unwrap();
+    assert!(registry.remove_orphaned_claim(&claim).await.unwrap());
+    assert!(registry.remove_orphaned_placement(&Intent::new(), &shop()).await.unwrap());
+    assert!(registry.claim(&host).await.unwrap().is_none());
+    assert!(registry.placement(&shop()).await.unwrap().is_none());
+    // What stands there by now is somebody else's claim.
+    let application = "shop-preview".parse().unwrap();
+    let anew = NewClaim { application, host: host.clone(), wildcard: false, by: "op".to_owned(), names: None };
+    registry.claim_domain(&anew, &[]).await.unwrap();
+    assert!(!registry.remove_orphaned_claim(&claim).await.unwrap());
+    assert!(registry.claim(&host).await.unwrap().is_some());
+}
