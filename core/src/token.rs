@@ -230,8 +230,13 @@ impl<'a> Unverified<'a> {
     }
 }
 
+/// Header and claims are JSON objects (RFC 7515 §2, RFC 7519 §2). Our types would read an array of the members too.
 fn decode<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+    let json = URL_SAFE_NO_PAD.decode(part).ok()?;
+    if !json.trim_ascii_start().starts_with(b"{") {
+        return None;
+    }
+    serde_json::from_slice(&json).ok()
 }
 
 #[cfg(test)]
@@ -295,6 +300,7 @@ mod tests {
             r#"{"alg":"EdDSA","kid":"op","jwk":{}}"#,
             r#"{"alg":"EdDSA","kid":"op","b64":false}"#,
             r#"{"alg":"EdDSA","alg":"EdDSA","kid":"op"}"#,
+            r#"["EdDSA","op"]"#,
         ] {
             assert_eq!(check(header, &claims(now, now + 10), NOW), Err(Refusal::Header), "{header}");
         }

@@ -11,6 +11,7 @@ mod fake_storage;
 mod fakes;
 mod harness;
 mod http;
+#[allow(dead_code, reason = "the unit tests of the verifier use the rest of it")]
 mod issuer;
 mod matrix;
 mod mutations;

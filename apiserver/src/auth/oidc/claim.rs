@@ -6,12 +6,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use scafo_core::time::Timestamp;
 use scafo_core::token::{AUDIENCE, CLOCK_SKEW_S};
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::algorithm::Algorithm;
 use super::jwks::KeySet;
+use super::object;
 
 /// Longest token that is looked at. Those of CI systems have 1 to 3 KiB.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -211,6 +212,6 @@ fn in_time(claims: &ClaimsIn, now: Timestamp) -> Result<(), Refusal> {
     if early(claims.nbf) || early(claims.iat) { Err(Refusal::NotYet) } else { Ok(()) }
 }
 
-fn decode<T: for<'de> Deserialize<'de>>(part: &str) -> Option<T> {
-    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()
+fn decode<T: DeserializeOwned>(part: &str) -> Option<T> {
+    object(&URL_SAFE_NO_PAD.decode(part).ok()?)
 }

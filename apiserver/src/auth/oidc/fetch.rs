@@ -14,6 +14,7 @@ use tokio::sync::OnceCell;
 
 use super::cache::{Found, Question};
 use super::jwks::KeySet;
+use super::object;
 
 /// One request, from the connection to the last byte.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
@@ -89,8 +90,8 @@ impl Fetcher {
             jwks_uri: String,
         }
         let address = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
-        let metadata: Metadata = serde_json::from_slice(&self.get(&address).await?)
-            .map_err(|_| FetchError::Malformed("provider metadata"))?;
+        let metadata: Metadata =
+            object(&self.get(&address).await?).ok_or(FetchError::Malformed("provider metadata"))?;
         if metadata.issuer != issuer {
             return Err(FetchError::OtherIssuer);
         }

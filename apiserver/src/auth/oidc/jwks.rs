@@ -6,8 +6,10 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::algorithm::{Algorithm, PublicKey};
+use super::object;
 
 /// Keys of one issuer that are kept. Issuers publish two to ten; a document of the largest size could hold some thousand.
 const KEYS_MAX: usize = 64;
@@ -29,7 +31,7 @@ struct Key {
 
 #[derive(Deserialize)]
 struct SetIn {
-    keys: Vec<serde_json::Value>,
+    keys: Vec<Value>,
 }
 
 #[derive(Deserialize)]
@@ -50,7 +52,7 @@ struct JwkIn {
 impl KeySet {
     /// Reads a JWK Set; `None` when it is none. A set without a usable key is a set.
     pub(super) fn parse(json: &[u8]) -> Option<Self> {
-        let set: SetIn = serde_json::from_slice(json).ok()?;
+        let set: SetIn = object(json)?;
         Some(Self(set.keys.into_iter().filter_map(usable).take(KEYS_MAX).collect()))
     }
 
@@ -68,8 +70,8 @@ impl KeySet {
     }
 }
 
-fn usable(jwk: serde_json::Value) -> Option<Key> {
-    let jwk: JwkIn = serde_json::from_value(jwk).ok()?;
+fn usable(jwk: Value) -> Option<Key> {
+    let jwk: JwkIn = jwk.is_object().then(|| serde_json::from_value(jwk).ok())??;
     let signs = jwk.usage.as_deref().is_none_or(|usage| usage == "sig")
         && jwk.key_ops.as_ref().is_none_or(|ops| ops.iter().any(|op| op == "verify"));
     if !signs {
@@ -127,13 +129,13 @@ mod tests {
 
     use super::*;
 
-    fn rsa(more: &serde_json::Value) -> serde_json::Value {
+    fn rsa(more: &Value) -> Value {
         let mut key = json!({ "kty": "RSA", "n": "AQAB", "e": "AQAB", "kid": "1" });
         key.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         key
     }
 
-    fn usable_of(key: &serde_json::Value) -> usize {
+    fn usable_of(key: &Value) -> usize {
         KeySet::parse(json!({ "keys": [key] }).to_string().as_bytes()).unwrap().0.len()
     }
 
@@ -165,7 +167,7 @@ mod tests {
 
     #[test]
     fn one_unusable_key_hides_no_other_and_the_number_is_bounded() {
-        let mut keys = vec![json!(null), json!("x"), json!({ "kty": "new" })];
+        let mut keys = vec![json!(null), json!("x"), json!(["RSA", "x"]), json!({ "kty": "new" })];
         keys.extend((0..100).map(|index| rsa(&json!({ "kid": index.to_string() }))));
         let set = KeySet::parse(json!({ "keys": keys }).to_string().as_bytes()).unwrap();
         assert!(set.has("0") && set.has("63") && !set.has("64"));
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_no_set_is_refused() {
-        for bad in ["", "[]", "{}", r#"{"keys":{}}"#, "<html>"] {
+        for bad in ["", "[]", "[[]]", "{}", r#"{"keys":{}}"#, "<html>"] {
             assert!(KeySet::parse(bad.as_bytes()).is_none(), "{bad}");
         }
         assert!(KeySet::parse(br#"{"keys":[]}"#).is_some());

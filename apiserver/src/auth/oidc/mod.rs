@@ -36,6 +36,7 @@ use scafo_core::id::ApplicationName;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::{TrustPolicy, TrustRule};
 use scafo_core::time::Timestamp;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use self::claim::{Refusal, Unverified};
@@ -151,6 +152,11 @@ fn subject_not_admitted(application: &ApplicationName, subject: &str) -> Problem
         shown(subject)
     );
     Problem::new(ProblemCode::TrustMismatch, detail)
+}
+
+/// Reads a JSON object. Our types would read an array of their members too, which nobody means.
+fn object<T: DeserializeOwned>(json: &[u8]) -> Option<T> {
+    json.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(json).ok())?
 }
 
 /// The token's own words, back to who sent them, escaped and cut.

@@ -160,6 +160,7 @@ async fn what_is_wrong_without_any_key_is_refused_before_anything_is_fetched() {
     }
     bad.push(signer.token_with(&header(json!({ "kid": 1 })), &good));
     bad.push(signer.token_of(r#"{"alg":"RS256","alg":"RS256","kid":"1"}"#, &good.to_string()));
+    bad.push(signer.token_of(r#"["RS256","1"]"#, &good.to_string()));
     bad.push(signer.token_of(r#"{"alg":"RS256"}"#, &good.to_string().replacen('{', r#"{"sub":"x","#, 1)));
     for (claim, value) in [
         ("sub", json!(null)),
