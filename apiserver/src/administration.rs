@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -25,7 +26,7 @@ use scafo_proto::registry::{
 use scafo_proto::status::to_problem;
 use scafo_proto::{chunk, transport};
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Response, Status, Streaming};
 
 use crate::auth::Caller;
 use crate::registry::call;
@@ -130,7 +131,11 @@ impl Administration {
     pub(crate) async fn release_domain(&self, by: &Caller, name: &ApplicationName, host: &Host) -> Answer<DomainReply> {
         let request =
             ReleaseDomainRequest { caller: caller(by), application: name.to_string(), host: host.to_string() };
-        call!(self, transport::STORE, release_domain, request).map_err(|status| to_problem(&status))
+        self.remove(transport::STORE, |mut client, left| {
+            let request = transport::within(left, request.clone());
+            async move { client.release_domain(request).await.map(Response::into_inner) }
+        })
+        .await
     }
 
     /// Deletes an application, here or through the coordinator.
@@ -141,15 +146,16 @@ impl Administration {
             force: deletion.force,
             forwarded: deletion.forwarded,
         };
-        let asked = transport::read_again(transport::DELETE, |left| {
-            let (mut client, request) = (self.client.clone(), request.clone());
-            async move {
-                let mut pieces = client.delete_application(transport::within(left, request)).await?.into_inner();
-                // With a first piece there is an answer, and from then on nothing is tried again.
-                Ok(pieces.message().await?.map(|first| (first, pieces)))
-            }
-        });
-        let answered = asked.await.map_err(|status| to_problem(&status))?;
+        let answered = self
+            .remove(transport::DELETE, |mut client, left| {
+                let request = transport::within(left, request.clone());
+                async move {
+                    let mut pieces = client.delete_application(request).await?.into_inner();
+                    // With a first piece there is an answer, and from then on nothing is tried again.
+                    Ok(pieces.message().await?.map(|first| (first, pieces)))
+                }
+            })
+            .await?;
         let (first, rest) = answered.ok_or_else(|| defect("an answer without a first piece"))?;
         Ok(Verbatim { status: first.status, content_type: first.content_type.clone(), body: body(first, rest) })
     }
@@ -187,8 +193,11 @@ impl Administration {
 
     pub(crate) async fn revoke_operator(&self, by: &Caller, id: &OperatorId) -> Answer<()> {
         let request = RevokeOperatorRequest { caller: caller(by), id: id.to_string() };
-        let reply = call!(self, transport::STORE, revoke_operator, request);
-        reply.map(drop).map_err(|status| to_problem(&status))
+        self.remove(transport::STORE, |mut client, left| {
+            let request = transport::within(left, request.clone());
+            async move { client.revoke_operator(request).await.map(drop) }
+        })
+        .await
     }
 
     pub(crate) async fn freeze(&self, by: &Caller, reason: Option<String>) -> Answer<FreezeReply> {
@@ -206,6 +215,31 @@ impl Administration {
     pub(crate) async fn frozen(&self) -> Answer<Bytes> {
         let reply = call!(self, transport::STORE, get_freeze, GetFreezeRequest {});
         reply.map(|reply| reply.freeze).map_err(|status| to_problem(&status))
+    }
+
+    /// Makes a call that removes something, again while the daemon is away. That there is nothing to remove is only believed of
+    /// the first try: a try whose answer was lost may have removed it.
+    async fn remove<T, F>(
+        &self,
+        deadline: Duration,
+        call: impl Fn(AdministrationClient<Channel>, Duration) -> F,
+    ) -> Answer<T>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let mut tries = 0_u32;
+        let outcome = transport::read_again(deadline, |left| {
+            tries += 1;
+            call(self.client.clone(), left)
+        });
+        match outcome.await.map_err(|status| to_problem(&status)) {
+            Err(problem) if problem.code == ProblemCode::NotFound && tries > 1 => Err(Problem::new(
+                ProblemCode::Draining,
+                "a part of this node started again in the middle of this: what was to go is not there now, and this request \
+                 may be what removed it; look, and ask again if need be",
+            )),
+            outcome => outcome,
+        }
     }
 }
 

@@ -107,7 +107,7 @@ pub(crate) async fn envelope(request: Request, next: Next) -> Response {
             tracing::info!(target: ACCESS, id, %method, path, status, took_ms, caller, ?problem, "request refused");
         }
         (None, Some(_)) => {
-            tracing::info!(target: ACCESS, id, %method, path, status, took_ms, caller, "request answered")
+            tracing::info!(target: ACCESS, id, %method, path, status, took_ms, caller, "request answered");
         }
         // Health checks and polls of ingresses, several a second.
         (None, None) => tracing::debug!(target: ACCESS, id, %method, path, status, took_ms, "request answered"),

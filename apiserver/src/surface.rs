@@ -1,6 +1,6 @@
 //! The surface of the API: one table with a row for each route.
 //!
-//! The router is built from the table, each route behind the guard that its row names, and so is the OpenAPI document. A
+//! The router is built from the table, each route behind the guard that its row names, and so is the `OpenAPI` document. A
 //! route that is not here does not exist, and none exists without saying who may call it.
 
 mod table;

@@ -77,7 +77,7 @@ pub(crate) async fn list(State(app): State<Arc<App>>, uri: Uri, headers: HeaderM
     if keys.is_empty() {
         return Err(Problem::new(ProblemCode::NotFound, "nothing is stored at or under this prefix").into());
     }
-    Ok(json(StatusCode::OK, array(keys, rest)))
+    Ok(json(StatusCode::OK, array(&keys, rest)))
 }
 
 pub(crate) async fn stat(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Result<Response, Refusal> {
@@ -138,8 +138,8 @@ fn tail(uri: &Uri, prefix: &str) -> Result<String, Problem> {
 }
 
 /// A JSON array of keys that is written while they come in.
-fn array(first: Vec<String>, rest: Streaming<KeysPiece>) -> Body {
-    let head = stream::once(std::future::ready(Ok::<_, Status>(strings(&first, b"["))));
+fn array(first: &[String], rest: Streaming<KeysPiece>) -> Body {
+    let head = stream::once(std::future::ready(Ok::<_, Status>(strings(first, b"["))));
     let middle = stream::try_unfold(rest, |mut rest| async move {
         Ok(rest.message().await?.map(|piece| (strings(&piece.keys, b","), rest)))
     });

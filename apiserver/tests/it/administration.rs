@@ -1,6 +1,7 @@
 //! What the routes about applications, operator keys and the fleet pass on and answer.
 
 use http::{Method, StatusCode};
+use scafo_core::problem::{Problem, ProblemCode};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Harness};
@@ -232,4 +233,23 @@ async fn a_large_listing_is_compressed_for_who_accepts_it() {
     let mut read = Vec::new();
     std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&packed.body[..]), &mut read).unwrap();
     assert!(read == plain.body && packed.body.len() < plain.body.len() / 5);
+}
+
+#[tokio::test]
+async fn what_a_lost_try_may_have_removed_is_not_said_to_be_missing() {
+    for (method, path) in [
+        (Method::DELETE, "/v1/applications/shop"),
+        (Method::DELETE, "/v1/applications/shop/domains/shop.example"),
+        (Method::DELETE, "/v1/operators/op-1"),
+    ] {
+        let harness = Harness::start().await;
+        settle(&harness);
+        harness.registry.world().refuse = Some(Problem::new(ProblemCode::NotFound, "no such thing"));
+        let first = send(&harness, method.clone(), path, "root", "").await;
+        assert_eq!(first.problem(), "not-found", "{path}");
+        harness.registry.world().lose_answers = 1;
+        let second = send(&harness, method, path, "root", "").await;
+        assert_eq!(second.problem(), "draining", "{path}");
+        assert!(second.json()["detail"].as_str().unwrap().contains("ask again"));
+    }
 }

@@ -50,6 +50,8 @@ pub(crate) struct World {
     pub(crate) stored: crate::fake_storage::Stored,
     /// Refuses every call of those two services with this.
     pub(crate) refuse: Option<Problem>,
+    /// How many more calls of administration are carried out while their answer is lost.
+    pub(crate) lose_answers: u32,
 }
 
 #[derive(Clone, Default)]

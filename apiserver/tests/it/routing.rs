@@ -72,3 +72,30 @@ async fn the_last_document_is_served_while_the_router_is_away_or_has_none() {
     let other = get(&harness, "/v1/ingress/routes/traefik", None).await;
     assert_eq!((other.status, other.problem().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "draining"));
 }
+
+#[tokio::test]
+async fn a_large_document_is_compressed_under_a_tag_that_is_weak() {
+    let harness = Harness::start().await;
+    let document = format!(r#"{{"v":1,"routes":[{}1]}}"#, "1,".repeat(100_000));
+    harness.router.set("\"one\"", &document);
+    let authorization = format!("Bearer {INGRESS_TOKEN}");
+    let get = async |accepts: &str, tag: &str| {
+        let headers = [("authorization", authorization.as_str()), ("accept-encoding", accepts), ("if-none-match", tag)];
+        harness.send(Method::GET, "/v1/ingress/routes", &headers, "").await
+    };
+    let packed = get("gzip", "").await;
+    assert_eq!(
+        (&packed.headers["content-encoding"], &packed.headers["etag"]),
+        (&"gzip".parse().unwrap(), &"W/\"one\"".parse().unwrap())
+    );
+    let mut read = String::new();
+    std::io::Read::read_to_string(&mut flate2::read::GzDecoder::new(&packed.body[..]), &mut read).unwrap();
+    assert!(read == document && packed.body.len() < document.len() / 10);
+    assert_eq!(get("gzip", "W/\"one\"").await.status, StatusCode::NOT_MODIFIED);
+    assert_eq!(get("identity", "W/\"one\"").await.status, StatusCode::NOT_MODIFIED);
+    let plain = get("gzip;q=0", "").await;
+    assert!(
+        plain.body == document && plain.headers["etag"] == "\"one\"" && !plain.headers.contains_key("content-encoding")
+    );
+    assert_eq!(plain.headers["vary"], "accept-encoding");
+}

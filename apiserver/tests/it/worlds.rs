@@ -181,14 +181,3 @@ async fn who_may_not_is_told_so_before_the_body_is_looked_at() {
         assert_eq!(outcome(&answer), (403, "auth-scope".to_owned()), "{}", row.request);
     }
 }
-
-#[tokio::test]
-async fn routes_of_an_application_are_draining_while_the_registry_is_away() {
-    let mut harness = Harness::start().await;
-    settle(&harness);
-    drop(harness.registry_task.take());
-    // One row stands for all: each waits for its whole deadline.
-    let row = TABLE.iter().find(|row| row.path == "/v1/applications/{name}").unwrap();
-    let answer = ask(&harness, row, row.request, Who::Root).await;
-    assert_eq!(outcome(&answer), (503, "draining".to_owned()));
-}
