@@ -243,6 +243,9 @@ fn say_what_is_special(config: &Config, options: &Options, tokens: &[Secret], fa
     if facts.runtime.as_ref().is_some_and(Version::is_standin) {
         tracing::warn!("the runtime is celld-workerd, a stand-in for development: nothing is replicated");
     }
+    if config.celld.uid_range.is_some() {
+        tracing::warn!("celld.uidRange is not applied yet: applications run as the user of this node");
+    }
     for listen in facts.api_listen.iter().filter(|listen| !is_private(listen.ip())) {
         tracing::warn!(%listen, "the API listens on a public address without TLS: tokens and certificate keys travel in clear");
     }

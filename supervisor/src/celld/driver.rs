@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
 use rustix::process::Signal;
+use scafo_core::record::ProcessState;
 use scafo_core::view::{LastExit, ProcessStatus};
 use scafo_core::{ApplicationName, DeploymentVersion, Timestamp};
 use serde::Deserialize;
@@ -25,10 +26,13 @@ use crate::http::Question;
 use crate::spawn::{Bond, Exit, Input, Output, ProcessHandle, Spawner, Spec, proc};
 use crate::state::{Book, Pair, private_dir};
 
-/// Time between two probes of a process that is not ready: what a deploy waits for.
+/// Time between two probes of a process that has not been ready: what a deploy waits for.
 const STARTING_PROBES: Duration = Duration::from_millis(50);
-/// Time between two probes of one that is.
+/// Time between two probes of one that has.
 const PROBES: Duration = Duration::from_secs(2);
+/// So many probes after somebody knew of something new, each also asks what is served; otherwise every so-manieth does, since
+/// the answer may be long and what is served changes without our doing only when celld's own poll (30 s) finds something.
+const LOOKS: u32 = 5;
 /// How long one probe waits for its answer.
 const PROBE_DEADLINE: Duration = Duration::from_secs(3);
 const MAX_HEALTH_BYTES: usize = 64 * 1024;
@@ -101,6 +105,9 @@ pub(super) struct Driver {
     /// What the next supervisor will read of it.
     record: Option<Record>,
     probe: Option<BoxFuture<'static, Probed>>,
+    /// Probes until the next one that asks what is served, and how many in a row are to ask.
+    until_look: u32,
+    looks: u32,
     adopted: bool,
     version: Option<String>,
     started_at: Option<Timestamp>,
@@ -127,6 +134,8 @@ impl Driver {
             process: None,
             record: None,
             probe: None,
+            until_look: 0,
+            looks: 0,
             adopted: false,
             version: None,
             started_at: None,
@@ -140,6 +149,7 @@ impl Driver {
         self.machine = Machine::adopted(self.shared.ttl(), record.was_ready, Instant::now());
         self.record = Some(record.clone());
         self.process = Some(process);
+        self.probe = Some(self.probe_in(Duration::ZERO));
         self.adopted = true;
         self.version = Some(record.celld_version.clone());
         self.started_at = Some(record.started_at);
@@ -160,8 +170,8 @@ impl Driver {
         if !self.machine.is_running() {
             self.probe = None;
         } else if self.probe.is_none() {
-            let ready = self.machine.state(Instant::now()) == Some(scafo_core::record::ProcessState::Ready);
-            self.probe = Some(self.probe_in(if ready { PROBES } else { STARTING_PROBES }));
+            let starting = self.machine.state(Instant::now()) == Some(ProcessState::Starting);
+            self.probe = Some(self.probe_in(if starting { STARTING_PROBES } else { PROBES }));
         }
         let (process, probe, wake) = (&mut self.process, &mut self.probe, self.machine.wake());
         tokio::select! {
@@ -169,6 +179,7 @@ impl Driver {
             want = changed(&mut self.wants) => want.event(),
             exit = ended(process) => Event::Ended(exit),
             () = self.tap.nudge.notified() => {
+                self.looks = LOOKS;
                 if self.machine.is_running() {
                     self.probe = Some(self.probe_in(Duration::ZERO));
                 }
@@ -302,13 +313,16 @@ impl Driver {
         })
     }
 
-    fn probe_in(&self, pause: Duration) -> BoxFuture<'static, Probed> {
+    fn probe_in(&mut self, pause: Duration) -> BoxFuture<'static, Probed> {
+        let look = self.looks > 0 || self.until_look == 0 || self.deployment.is_none();
+        self.looks = self.looks.saturating_sub(1);
+        self.until_look = if look { LOOKS } else { self.until_look - 1 };
         let address = self.shared.launch.address;
         let public = SocketAddr::new(address, self.ports.public);
         let internal = SocketAddr::new(address, self.ports.internal);
         Box::pin(async move {
             tokio::time::sleep(pause).await;
-            probe(public, internal).await
+            probe(public, internal, look).await
         })
     }
 
@@ -374,8 +388,8 @@ async fn reached(wake: Option<Instant>) {
     }
 }
 
-/// Asks the health route, and, when it is ready, what it serves.
-async fn probe(public: SocketAddr, internal: SocketAddr) -> Probed {
+/// Asks the health route, and, when it is ready and it is time to `look`, what it serves.
+async fn probe(public: SocketAddr, internal: SocketAddr, look: bool) -> Probed {
     let health = Question::get(public, Version::health_path(), MAX_HEALTH_BYTES, PROBE_DEADLINE);
     let found = match health.ask().await {
         Some(answer) if answer.status.is_success() => Found::Ready,
@@ -383,8 +397,8 @@ async fn probe(public: SocketAddr, internal: SocketAddr) -> Probed {
         None => Found::Silent,
     };
     let deployment = match found {
-        Found::Ready => Question::get(internal, "/state", MAX_STATE_BYTES, PROBE_DEADLINE).ask().await,
-        Found::NotReady | Found::Silent => None,
+        Found::Ready if look => Question::get(internal, "/state", MAX_STATE_BYTES, PROBE_DEADLINE).ask().await,
+        Found::Ready | Found::NotReady | Found::Silent => None,
     };
     Probed { found, deployment: deployment.and_then(|answer| served(&answer.body?)) }
 }
