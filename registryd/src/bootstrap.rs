@@ -126,6 +126,8 @@ pub(crate) fn record(settings: &RegistrydSettings, started: Timestamp) -> NodeRe
         heartbeat_at: started,
         leaving: false,
         draining: false,
+        drain: None,
+        local_only: settings.local_only,
         fence: scafo_core::record::Fence::default(),
         serving: Vec::new(),
         rest: Rest::new(),

@@ -29,8 +29,9 @@ use crate::node::pass::Pass;
 use crate::node::wake::Wake;
 use crate::node::world::World;
 use crate::registry::{Clock, Mono, Registry};
-use crate::service::{AdminService, RegistryService};
+use crate::service::{AdminService, AdministrationService, Door, RegistryService, StorageService, UnderWay};
 use crate::supervisor::Supervisor;
+use crate::tls::{LockKeeper, Locks};
 use crate::{coordinator, deploy, node};
 
 /// Bounds of the pause between two tries to register: quick when bucketd is only starting beside us, patient when a bucket is
@@ -100,6 +101,7 @@ pub(crate) struct Core {
     /// What this node could not place, while it coordinates.
     pub(crate) unplaced: watch::Sender<Option<Vec<Unplaced>>>,
     pub(crate) deploys: Deploys,
+    pub(crate) locks: Locks,
     /// Names this run of the daemon to the supervisor.
     pub(crate) run: String,
     pub(crate) started: Timestamp,
@@ -152,8 +154,17 @@ pub async fn run(
     let (phases, phase) = watch::channel(Phase::Starting(starting));
     let mut tasks: JoinSet<Result<(), Fatal>> = JoinSet::new();
     let registry_service = RegistryService::new(phase.clone(), stop.clone()).into_server();
-    let grpc = server().add_service(health.clone()).add_service(registry_service);
-    let admin = server().add_service(health).add_service(AdminService::new(phase).into_server());
+    let under_way = UnderWay::default();
+    let administration = |door| AdministrationService::new(phase.clone(), door, under_way.clone()).into_server();
+    let grpc = server()
+        .add_service(health.clone())
+        .add_service(registry_service)
+        .add_service(administration(Door::Api))
+        .add_service(StorageService::new(phase.clone()).into_server());
+    let admin = server()
+        .add_service(health)
+        .add_service(administration(Door::Admin))
+        .add_service(AdminService::new(phase.clone()).into_server());
     for (listener, router) in [(sockets.grpc, grpc), (sockets.admin, admin)] {
         let stop = stop.clone();
         tasks.spawn(async move {
@@ -197,6 +208,7 @@ async fn start_and_work(
     };
     let (wake, asked) = Wake::new();
     let (deploys, projects) = Deploys::new();
+    let (keeper, locks) = LockKeeper::new(&registry, settings.node.id.clone());
     let core = Arc::new(Core {
         supervisor: Supervisor::new(&settings.supervisor_socket),
         wake,
@@ -205,6 +217,7 @@ async fn start_and_work(
         lease: watch::Sender::new(LeaseView::default()),
         unplaced: watch::Sender::new(None),
         deploys,
+        locks,
         run: format!("{:016x}", rand::random::<u64>()),
         started,
         registry,
@@ -226,6 +239,10 @@ async fn start_and_work(
     parts.spawn(coordinator::reaper::reap(Arc::clone(&core)));
     parts.spawn(deploy::driver::work(Arc::clone(&core), projects));
     parts.spawn(deploy::driver::forget(Arc::clone(&core)));
+    parts.spawn(async move {
+        keeper.run().await;
+        Fatal::Ended("the keeper of certificate locks")
+    });
     phases.send_replace(Phase::Ready(Arc::clone(&core)));
     reporter.set_service_status("", ServingStatus::Serving).await;
     tracing::info!(node = %core.settings.node.id, "registered");
@@ -316,6 +333,9 @@ pub(crate) mod testing {
             ingress_hold: Millis(35_000),
             deploy_task_timeout: Millis(600_000),
             deploy_jobs: 2,
+            local_only: false,
+            drain_timeout: RegistrydSettings::drain_timeout(),
+            observe_retention: RegistrydSettings::observe_retention(),
         }
     }
 
@@ -332,6 +352,7 @@ pub(crate) mod testing {
             lease: watch::Sender::new(LeaseView::default()),
             unplaced: watch::Sender::new(None),
             deploys: Deploys::new().0,
+            locks: LockKeeper::new(&registry, settings.node.id.clone()).1,
             run: "run".into(),
             started: registry.clock().wall(),
             registry,

@@ -10,7 +10,8 @@ use scafo_proto::supervisor::reload_response::Outcome;
 use scafo_proto::supervisor::run_deploy_event::Event;
 use scafo_proto::supervisor::supervisor_client::SupervisorClient;
 use scafo_proto::supervisor::{
-    ApplyProcessesRequest, DesiredProcess, JobExited, ReloadRequest, RunDeployRequest, WatchProcessesRequest,
+    ApplyProcessesRequest, DesiredProcess, JobExited, ReloadRequest, RunDeployRequest, SignNodeTokenRequest,
+    WatchProcessesRequest,
 };
 use scafo_proto::transport::{QUICK, channel, within};
 use tokio::sync::watch;
@@ -100,6 +101,16 @@ impl Supervisor {
             Err(Status::unavailable("the job's stream ended before the job did"))
         };
         flat(tokio::time::timeout(whole, job).await).map_err(|status: Status| to_problem(&status))
+    }
+
+    /// A fresh token of this node's, good for one request to another node.
+    ///
+    /// # Errors
+    /// What the supervisor refuses it with; `draining` while it is away.
+    pub(crate) async fn sign_node_token(&self) -> Result<String, Problem> {
+        let mut client = self.0.clone();
+        let answer = tokio::time::timeout(QUICK, client.sign_node_token(within(QUICK, SignNodeTokenRequest {}))).await;
+        flat(answer).map(|reply| reply.into_inner().token).map_err(|status| to_problem(&status))
     }
 
     /// Follows all processes for ever; the value is `None` until the first report. Whoever ends this future ends the watch.

@@ -1,23 +1,24 @@
-//! Sweeps up after deploys while this node coordinates: stores the judgement on those that nobody carries out any more, and
-//! removes the records of those that finished a week ago.
+//! Sweeps up while this node coordinates: stores the judgement on deploys that nobody carries out any more, removes the
+//! records of those that finished a week ago, and claims and placements whose application does not exist.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use scafo_core::record::{DeployRecord, DeployState};
-use scafo_core::{Problem, key};
+use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
+use scafo_core::{ApplicationName, Problem, key};
 
 use super::Lead;
 use crate::daemon::{Core, Fatal};
 use crate::deploy::judge::{abandoned, expired};
 use crate::registry::{Cache, Intent, Read};
 
-/// Time between two sweeps: one listing a minute.
+/// Time between two sweeps: two listings a minute.
 const SWEEP: Duration = Duration::from_mins(1);
 
 /// Sweeps until the daemon ends.
 pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
     let mut deploys: Cache<DeployRecord> = Cache::default();
+    let mut claims: Cache<DomainClaim> = Cache::default();
     loop {
         core.registry.clock().sleep(SWEEP).await;
         let lead = core.lease.borrow().lead.clone();
@@ -25,7 +26,31 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
         if let Err(problem) = sweep(&core, &lead, &mut deploys).await {
             tracing::warn!(?problem, "a sweep did not go through; the next one goes on");
         }
+        if let Err(problem) = orphans(&core, &lead, &mut claims).await {
+            tracing::warn!(?problem, "a sweep of orphans did not go through; the next one goes on");
+        }
     }
+}
+
+/// Removes what a deletion that met a claim or a pass half way has left. What this node's last look did not show is looked up
+/// before anything is removed.
+async fn orphans(core: &Core, lead: &Lead, claims: &mut Cache<DomainClaim>) -> Result<(), Problem> {
+    claims.refresh(core.registry.engine(), Read::Moved).await?;
+    let world = core.worlds.borrow().clone();
+    let known =
+        |name: &ApplicationName| world.shown.applications.contains_key(name) || world.shown.unreadable.contains(name);
+    for claim in claims.iter().filter(|claim| !known(&claim.record.application)) {
+        if core.registry.remove_orphaned_claim(claim).await? {
+            tracing::info!(host = %claim.record.host, "a claim without an application is removed");
+        }
+    }
+    let intent = Intent::new().under(lead.authority.clone());
+    for name in world.shown.placements.keys().filter(|name| !known(name)) {
+        if core.registry.remove_orphaned_placement(&intent, name).await? {
+            tracing::info!(application = %name, "a placement without an application is removed");
+        }
+    }
+    Ok(())
 }
 
 async fn sweep(core: &Core, lead: &Lead, deploys: &mut Cache<DeployRecord>) -> Result<(), Problem> {

@@ -105,6 +105,7 @@ fn register(there: Option<&NodeRecord>, node: &NodeRecord, arrival: Arrival) -> 
         (Some(there), Arrival::Joining | Arrival::Returning) => Ok(NodeRecord {
             leaving: there.leaving,
             draining: false,
+            drain: there.drain.clone(),
             fence: there.fence.max(node.fence),
             rest: there.rest.clone(),
             ..node.clone()

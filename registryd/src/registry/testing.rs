@@ -61,6 +61,8 @@ pub(crate) fn node(id: &str, secret: u8) -> NodeRecord {
         heartbeat_at: now,
         leaving: false,
         draining: false,
+        drain: None,
+        local_only: false,
         fence: Fence::default(),
         serving: Vec::new(),
         rest: Rest::new(),

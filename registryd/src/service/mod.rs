@@ -4,9 +4,12 @@
 //! Every call that changes something may be repeated: it is told by an id, or does nothing the second time.
 
 mod admin;
+mod administration;
+mod deletion;
 mod keys;
 mod registry;
 mod state;
+mod storage;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,7 +24,10 @@ use tokio::sync::watch;
 use tonic::{Response, Status};
 
 pub(crate) use admin::AdminService;
+pub(crate) use administration::{AdministrationService, Door};
+pub(crate) use deletion::UnderWay;
 pub(crate) use registry::RegistryService;
+pub(crate) use storage::StorageService;
 
 use crate::daemon::{Core, Phase};
 
@@ -49,7 +55,16 @@ async fn answer<T>(
     call: &'static str,
     work: impl Future<Output = Result<T, Problem>> + Send,
 ) -> Result<Response<T>, Status> {
-    let outcome = match tokio::time::timeout(STORE, work).await {
+    answer_within(STORE, call, work).await
+}
+
+/// As [`answer`], with a deadline of its own.
+async fn answer_within<T>(
+    limit: Duration,
+    call: &'static str,
+    work: impl Future<Output = Result<T, Problem>> + Send,
+) -> Result<Response<T>, Status> {
+    let outcome = match tokio::time::timeout(limit, work).await {
         Ok(outcome) => outcome,
         Err(_) => Err(Problem::new(ProblemCode::StoreUnavailable, "the bucket took too long to answer; try again")),
     };

@@ -10,4 +10,5 @@ mod tests;
 pub use key::StorageKey;
 pub use lock::LockOwner;
 pub use locks::{LockKeeper, Locks};
+pub(crate) use objects::too_large;
 pub use objects::{Stat, VALUE_BYTES_MAX, delete, get, list, put, stat};

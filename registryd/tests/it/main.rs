@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod administration;
 mod deploys;
 mod fleet;
 mod node;
 mod starts;
+mod storage;
 mod supervisor;

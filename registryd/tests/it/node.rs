@@ -15,12 +15,14 @@ use scafo_core::view::{DaemonState, DeployStatus};
 use scafo_core::{ApplicationName, DeployId, Problem};
 use scafo_proto::chunk::{Assembly, collect};
 use scafo_proto::registry::admin_client::AdminClient;
+use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::registry_client::RegistryClient;
 use scafo_proto::registry::{
     AcceptDeployRequest, DeployReply, GetDeployRequest, GetStateRequest, InitOperatorRequest, ListApplicationsRequest,
     PrepareDeployRequest, PublishDeployRequest, SnapshotChunk, WatchSnapshotRequest,
 };
 use scafo_proto::status::to_problem;
+use scafo_proto::storage::storage_client::StorageClient;
 use scafo_proto::transport::channel;
 use scafo_registryd::daemon::{Fatal, Sockets, run};
 use scafo_registryd::registry::SystemClock;
@@ -45,6 +47,8 @@ pub(crate) struct Node {
     admin: StdListener,
     pub(crate) client: RegistryClient<Channel>,
     pub(crate) admin_client: AdminClient<Channel>,
+    api_door: Channel,
+    admin_door: Channel,
     pub(crate) supervisor: Fake,
     _neighbours: JoinSet<()>,
     stop: Arc<Notify>,
@@ -68,6 +72,8 @@ impl Node {
             admin: bind(&at("admin.sock")),
             client: RegistryClient::new(channel(&at("grpc.sock"))),
             admin_client: AdminClient::new(channel(&at("admin.sock"))),
+            api_door: channel(&at("grpc.sock")),
+            admin_door: channel(&at("admin.sock")),
             _dir: dir,
             settings,
             memory: Arc::new(memory),
@@ -126,6 +132,20 @@ impl Node {
     pub(crate) async fn end(&mut self) -> Result<(), Fatal> {
         let (_, daemon) = self.daemon.as_mut().unwrap();
         tokio::time::timeout(LIMIT, daemon).await.unwrap().unwrap()
+    }
+
+    /// As the API calls it.
+    pub(crate) fn administration(&self) -> AdministrationClient<Channel> {
+        AdministrationClient::new(self.api_door.clone())
+    }
+
+    /// As the machine's own user calls it.
+    pub(crate) fn local_administration(&self) -> AdministrationClient<Channel> {
+        AdministrationClient::new(self.admin_door.clone())
+    }
+
+    pub(crate) fn storage(&self) -> StorageClient<Channel> {
+        StorageClient::new(self.api_door.clone())
     }
 
     pub(crate) fn memory(&self) -> &MemoryBucket {
@@ -308,5 +328,8 @@ fn settings(id: &str, dir: &Path) -> RegistrydSettings {
         ingress_hold: millis(300),
         deploy_task_timeout: millis(20_000),
         deploy_jobs: 2,
+        local_only: false,
+        drain_timeout: RegistrydSettings::drain_timeout(),
+        observe_retention: RegistrydSettings::observe_retention(),
     }
 }
