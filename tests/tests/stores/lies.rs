@@ -66,6 +66,11 @@ async fn every_lie_is_found_out_before_other_stores_too() {
 async fn the_suite_finds_every_lie() {
     let bench = Bench::start().await;
     for (lie, _) in LIES {
+        // These come late in the suite, after thousands of keys and large bodies.
+        let late = matches!(lie, Lie::IgnoresRange | Lie::CutsListings(Cut::LaterPages));
+        if late && !long() {
+            continue;
+        }
         bench.proxy.play(Character::lying(lie));
         assert!(conformance::run(&bench.bucket).await.is_err(), "{lie:?}");
     }
