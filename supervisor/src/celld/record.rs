@@ -102,6 +102,11 @@ mod tests {
     async fn only_the_very_process_is_taken_over() {
         let mut child = std::process::Command::new("sleep").arg("600").env(WATCH, "/s/watch").spawn().unwrap();
         let own = record(child.id(), "/s/watch");
+        // The kernel lets the parent go on a moment before the new program's environment can be seen.
+        let limit = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+        while own.process().is_none() && tokio::time::Instant::now() < limit {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
         assert_eq!(own.process().unwrap().pid(), child.id());
         let reused = Record { start_time: own.start_time + 1, ..own.clone() };
         assert!(reused.process().is_none());

@@ -194,6 +194,9 @@ impl Plan<'_> {
             ingress_hold: self.config.ingress.hold.into(),
             deploy_task_timeout: self.config.deploy.task_timeout,
             deploy_jobs: self.config.deploy_jobs,
+            local_only: self.config.node.address.is_none(),
+            drain_timeout: self.config.drain_timeout.into(),
+            observe_retention: self.config.observe.retention.into(),
         })
     }
 
