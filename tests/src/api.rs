@@ -62,9 +62,14 @@ impl Api {
         self.with_token(method, path, &self.token())
     }
 
-    /// A request of an ingress.
+    /// A GET of an ingress.
     pub fn ingress(&self, path: &str) -> RequestBuilder {
-        self.with_token(Method::GET, path, &self.ingress_token)
+        self.ingress_with(Method::GET, path)
+    }
+
+    /// A request of an ingress.
+    pub fn ingress_with(&self, method: Method, path: &str) -> RequestBuilder {
+        self.with_token(method, path, &self.ingress_token)
     }
 
     /// Status and body of a GET of the operator.

@@ -1,0 +1,119 @@
+//! Certificates by Caddy from a real ACME server, kept in the fleet through a real node.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use reqwest::tls::TlsInfo;
+use scafo_tests::fleet::Fleet;
+use scafo_tests::ingresses::authority::Authority;
+use scafo_tests::ingresses::{Ingress, Source};
+use scafo_tests::{Node, Project, wait};
+use serde_json::Value;
+
+use crate::nodes::{deploy, until_served_by};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// A first handshake waits for the whole issuance.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
+
+/// The certificate that is shown for a name, and the answer behind it; nothing without a handshake.
+async fn shown(https: SocketAddr, name: &str) -> Option<(Vec<u8>, u16)> {
+    let client = reqwest::Client::builder()
+        .tls_danger_accept_invalid_certs(true)
+        .tls_info(true)
+        .no_proxy()
+        .resolve(name, https)
+        .timeout(HANDSHAKE_LIMIT)
+        .pool_max_idle_per_host(0)
+        .build()
+        .expect("constant settings");
+    let answer = client.get(format!("https://{name}:{}/", https.port())).send().await.ok()?;
+    let info = answer.extensions().get::<TlsInfo>()?.peer_certificate()?.to_vec();
+    Some((info, answer.status().as_u16()))
+}
+
+/// The keys that the fleet holds.
+async fn stored(node: &Node) -> Vec<String> {
+    let answer = node.api().ingress("/v1/storage/list?prefix=&recursive=true").send().await.unwrap();
+    if answer.status().as_u16() == 404 {
+        return Vec::new();
+    }
+    answer.json::<Value>().await.map(|keys| serde_json::from_value(keys).unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_ordered_once_for_all_ingresses_and_only_for_names_of_the_document() {
+    // reqwest takes the process's provider.
+    drop(scafo_tests::load::client());
+    let fleet = Fleet::new(&[("SCAFO_PLATFORM_DOMAINS", "fleet.example")]).await;
+    let (a, b) = (fleet.node("vps-a").await, fleet.node("vps-b").await);
+    deploy(&a, &Project::answering("shop", "the shop"), "2").await;
+    for node in [&a, &b] {
+        until_served_by(node, "shop.fleet.example", &["vps-a", "vps-b"]).await;
+    }
+    let authority = Authority::start().await;
+    let names = ["shop.fleet.example", "fleet.example"];
+
+    // Three ingresses with empty disks, over both nodes.
+    let mut first: Vec<Vec<u8>> = Vec::new();
+    for node in [&a, &b, &a] {
+        let caddy = Ingress::caddy_with_certificates(&Source::of(&node.dev), &authority).await;
+        caddy.until_answered("shop.fleet.example", "/", 200, "the shop", LIMIT).await;
+        let mut certificates = Vec::new();
+        for name in names {
+            let Some((certificate, status)) = shown(caddy.https(), name).await else {
+                panic!("no certificate for {name}\n{}\n{}", caddy.log(), authority.log());
+            };
+            assert!(status == 200 || name == "fleet.example", "{name}: {status}");
+            certificates.push(certificate);
+        }
+        for stranger in ["x.shop.fleet.example", "nobody.fleet.example", "stranger.example"] {
+            assert!(shown(caddy.https(), stranger).await.is_none(), "{stranger} got a certificate");
+        }
+        if first.is_empty() {
+            first = certificates;
+        } else {
+            assert_eq!(certificates, first, "another certificate was issued");
+        }
+    }
+    assert_eq!(authority.orders(), 2, "{}", authority.log());
+
+    let keys = stored(&b).await;
+    for name in names {
+        assert!(keys.iter().any(|key| key.ends_with(&format!("/{name}/{name}.key"))), "{keys:?}");
+    }
+    assert!(keys.iter().all(|key| !key.starts_with("acme/")), "the account is the ingress's own: {keys:?}");
+    a.stop().await;
+    b.stop().await;
+}
+
+/// Three ingresses at once want the same certificate, and the one that is at it may be killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn ingresses_that_want_one_certificate_at_once_order_it_once() {
+    drop(scafo_tests::load::client());
+    let fleet = Fleet::new(&[("SCAFO_PLATFORM_DOMAINS", "fleet.example")]).await;
+    let node = fleet.node("vps-a").await;
+    deploy(&node, &Project::answering("shop", "the shop"), "1").await;
+    let authority = Authority::start().await;
+    let source = Source::of(&node.dev);
+    let name = "shop.fleet.example";
+    let caddies =
+        futures_util::future::join_all([(); 3].map(|()| Ingress::caddy_with_certificates(&source, &authority))).await;
+    for caddy in &caddies {
+        caddy.until_answered(name, "/", 200, "the shop", LIMIT).await;
+    }
+    let certificates = futures_util::future::join_all(caddies.iter().map(|caddy| shown(caddy.https(), name))).await;
+    let first = certificates[0].as_ref().map(|(certificate, _)| certificate.clone());
+    assert!(first.is_some(), "{}", caddies[0].log());
+    for certificate in &certificates {
+        assert_eq!(certificate.as_ref().map(|(bytes, _)| bytes), first.as_ref());
+    }
+    assert_eq!(authority.orders(), 1, "{}", authority.log());
+    // Whoever had the lock has given it back: the next one need not wait until it lapses.
+    wait::until("free locks", LIMIT, || async {
+        let probe = node.api().ingress_with(reqwest::Method::POST, &format!("/v1/storage/locks/issue_cert_{name}"));
+        probe.send().await.is_ok_and(|answer| answer.status().as_u16() == 204).then_some(())
+    })
+    .await;
+    node.stop().await;
+}

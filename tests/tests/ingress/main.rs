@@ -3,6 +3,7 @@
 // Code of tests: a panic is how it says what is wrong.
 #![allow(clippy::panic, clippy::unwrap_used, missing_docs)]
 
+mod certificates;
 mod consumers;
 mod lookup;
 mod nodes;
