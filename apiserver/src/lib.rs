@@ -14,6 +14,9 @@ pub mod clock;
 mod deploy;
 mod documents;
 mod encoding;
+#[cfg(test)]
+#[path = "../../core/src/fuzz.rs"]
+mod fuzz;
 pub mod guard;
 mod openapi;
 mod registry;

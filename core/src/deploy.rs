@@ -144,14 +144,37 @@ fn write_canonical(value: &Value, out: &mut String) {
     }
 }
 
-/// A whole number has no fraction, however it was written (as ECMAScript prints it, RFC 8785 §3.2.2.3).
+/// A number as ECMAScript prints it (RFC 8785 §3.2.2.3), so that clients in that language, which spell the document with what
+/// they have, are read. Whole numbers that fit 64 bits are kept to the last digit.
 fn shortest(number: &serde_json::Number) -> String {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
     match number.as_f64() {
-        Some(0.0) if number.is_f64() => "0".to_owned(),
-        Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT => format!("{float:.0}"),
+        Some(float) if number.is_f64() => ecmascript(float),
         _ => number.to_string(),
     }
+}
+
+/// ECMA-262 §6.1.6.1.20, `Number::toString` with radix 10.
+fn ecmascript(float: f64) -> String {
+    if float == 0.0 {
+        return "0".to_owned();
+    }
+    // The shortest digits that read back as the same number, and where the point stands among them.
+    let scientific = format!("{:e}", float.abs());
+    let (mantissa, exponent) = scientific.split_once('e').expect("this format always has an exponent");
+    let exponent: i32 = exponent.parse().expect("this format has a whole exponent");
+    let digits = mantissa.replace('.', "");
+    let zeros = |count: i32| "0".repeat(usize::try_from(count).unwrap_or(0));
+    let count = i32::try_from(digits.len()).expect("a double has at most 17 significant digits");
+    let body = match exponent + 1 {
+        point @ 1..=21 if count <= point => format!("{digits}{}", zeros(point - count)),
+        point @ 1..=21 => {
+            let (whole, fraction) = digits.split_at(point.unsigned_abs() as usize);
+            format!("{whole}.{fraction}")
+        }
+        point @ -5..=0 => format!("0.{}{digits}", zeros(-point)),
+        _ => format!("{mantissa}e{}{}", if exponent < 0 { "-" } else { "+" }, exponent.unsigned_abs()),
+    };
+    if float < 0.0 { format!("-{body}") } else { body }
 }
 
 #[cfg(test)]
@@ -214,9 +237,123 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_spelled_as_ecmascript_does() {
+        for (float, text) in [
+            (0.0, "0"),
+            (-0.0, "0"),
+            (1.0, "1"),
+            (-1.5, "-1.5"),
+            (0.1, "0.1"),
+            (0.000_001, "0.000001"),
+            (0.000_000_1, "1e-7"),
+            (123.456e-10, "1.23456e-8"),
+            (1e20, "100000000000000000000"),
+            (1e21, "1e+21"),
+            (1.5e300, "1.5e+300"),
+        ] {
+            assert_eq!(ecmascript(float), text);
+            assert_eq!(decode(&format!(r#"{{"a":{text}}}"#)).unwrap(), Metadata::default(), "{text}");
+        }
+        // With more digits the parser of this build may miss by the last one, and the document is refused.
+        assert_eq!(ecmascript(f64::MIN_POSITIVE), "2.2250738585072014e-308");
+        assert_eq!(ecmascript(5e-324), "5e-324");
+        assert_eq!(ecmascript(-f64::MAX), "-1.7976931348623157e+308");
+        for other in ["1.0", "1e3", "-0", "0.10", "1E5", "1e-6", "1e21", "1e+20", "-0.0"] {
+            assert!(decode(&format!(r#"{{"a":{other}}}"#)).is_err(), "{other}");
+        }
+    }
+
+    #[test]
     fn a_source_needs_its_four_names() {
         assert!(decode(r#"{"source":{"commit":"c","provider":"p","ref":"r","repo":"o"}}"#).is_ok());
         assert!(decode(r#"{"source":{"commit":"","provider":"p","ref":"r","repo":"o"}}"#).is_err());
         assert!(decode(r#"{"source":{"provider":"p"}}"#).is_err());
+    }
+
+    mod properties {
+        use proptest::collection::btree_map;
+        use proptest::prelude::*;
+
+        use super::*;
+        use crate::fuzz;
+
+        /// Any JSON, not too deep.
+        fn json() -> impl Strategy<Value = Value> {
+            let leaf = prop_oneof![
+                Just(Value::Null),
+                any::<bool>().prop_map(Value::from),
+                any::<i64>().prop_map(Value::from),
+                // As many digits as every parser reads to the last one.
+                (any::<i32>(), -20..9_i32)
+                    .prop_map(|(digits, power)| format!("{digits}e{power}").parse::<f64>().unwrap().into()),
+                "[ -~\\PC]{0,8}".prop_map(Value::from),
+            ];
+            leaf.prop_recursive(4, 24, 4, |inner| {
+                prop_oneof![
+                    prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                    btree_map(".{0,6}", inner, 0..4).prop_map(|members| members.into_iter().collect::<Value>()),
+                ]
+            })
+        }
+
+        fn metadata() -> impl Strategy<Value = Metadata> {
+            let replicas =
+                prop_oneof![Just("\"all\"".to_owned()), (1..=u32::MAX).prop_map(|number| number.to_string())];
+            let replicas = replicas.prop_map(|text| serde_json::from_str::<Replicas>(&text).unwrap());
+            let source = [".{1,9}", ".{1,9}", ".{1,9}", ".{1,9}"].prop_map(|[provider, repo, r#ref, commit]| {
+                let source = serde_json::json!({ "provider": provider, "repo": repo, "ref": r#ref, "commit": commit });
+                serde_json::from_value::<Source>(source).unwrap()
+            });
+            let labels = btree_map(".{0,6}", ".{0,6}", 0..4);
+            (prop::option::of(replicas), prop::option::of(labels), prop::option::of(source))
+                .prop_map(|(replicas, node_selector, source)| Metadata { replicas, node_selector, source })
+        }
+
+        #[test]
+        fn whatever_is_encoded_decodes_to_the_same() {
+            fuzz::holds(2000, &metadata(), |metadata| {
+                prop_assert_eq!(Metadata::decode(&metadata.encode()).unwrap(), metadata);
+                Ok(())
+            });
+        }
+
+        #[test]
+        fn the_canonical_form_is_json_for_the_same_and_its_own_canonical_form() {
+            fuzz::holds(2000, &json(), |value| {
+                let text = canonical(&value);
+                let read: Value = serde_json::from_str(&text).unwrap();
+                prop_assert_eq!(canonical(&read), text);
+                Ok(())
+            });
+        }
+
+        #[test]
+        fn a_header_that_is_read_is_the_only_spelling_of_its_document() {
+            fuzz::holds(
+                2000,
+                &(json(), any::<prop::sample::Index>(), "[ 0-9a-z\"{}\\[\\],:.-]"),
+                |(value, at, into)| {
+                    let text = canonical(&value);
+                    let at = at.index(text.len() + 1);
+                    let changed =
+                        if text.is_char_boundary(at) { format!("{}{into}{}", &text[..at], &text[at..]) } else { text };
+                    if decode(&changed).is_ok() {
+                        let read: Value = serde_json::from_str(&changed).unwrap();
+                        prop_assert!(read.is_object());
+                        prop_assert_eq!(canonical(&read), changed);
+                    }
+                    Ok(())
+                },
+            );
+        }
+
+        #[test]
+        fn no_header_makes_it_panic() {
+            fuzz::holds(2000, &("[A-Za-z0-9_-]{0,64}|.{0,32}", ".{0,64}"), |(header, json)| {
+                let _ = Metadata::decode(&header);
+                let _ = decode(&json);
+                Ok(())
+            });
+        }
     }
 }

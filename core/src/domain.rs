@@ -143,4 +143,69 @@ mod tests {
         assert!(host.is_under("apps.example") && host.is_under("a.apps.example"));
         assert!(!host.is_under("pps.example") && !host.is_under("b.a.apps.example"));
     }
+
+    mod properties {
+        use proptest::prelude::*;
+
+        use super::*;
+        use crate::fuzz;
+
+        /// Near hosts: labels of what may and may not stand in them, and what may stand around a host.
+        fn text() -> impl Strategy<Value = String> {
+            let label =
+                prop_oneof!["[a-z0-9]{1,4}", "[A-Za-z0-9-]{0,6}", "[0-9]{1,3}", "[a-z]{62,64}", "[a-z_*%: /é]{0,3}"];
+            let near = prop::collection::vec(label, 0..6).prop_map(|labels| labels.join("."));
+            prop_oneof![4 => near, 1 => ".{0,20}", 1 => "[a-z]{1,63}(\\.[a-z]{1,63}){3,5}"]
+        }
+
+        /// The claim rule once more, in the order of its words.
+        fn is_claimable(host: &str) -> bool {
+            let labels: Vec<_> = host.split('.').collect();
+            let right = |label: &&str| {
+                let inner = label.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-'));
+                inner && (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
+            };
+            host.len() <= 253
+                && labels.len() >= 2
+                && labels.iter().all(|label| right(&label))
+                && !labels.iter().last().is_some_and(|label| label.chars().all(|c| c.is_ascii_digit()))
+        }
+
+        #[test]
+        fn a_host_is_read_exactly_when_the_claim_rule_says_so() {
+            fuzz::holds(2000, &text(), |text| {
+                let lower = text.to_ascii_lowercase();
+                match text.parse::<Host>() {
+                    Ok(host) => {
+                        prop_assert!(is_claimable(&lower), "{text:?}");
+                        prop_assert_eq!(host.as_str(), lower.as_str());
+                        prop_assert_eq!(host.to_string().parse::<Host>().unwrap(), host);
+                    }
+                    Err(problem) => {
+                        prop_assert!(!is_claimable(&lower), "{text:?}");
+                        prop_assert_eq!(problem.code, ProblemCode::InvalidInput);
+                        prop_assert!(problem.detail.len() < 700 && !problem.detail.contains('\n'));
+                    }
+                }
+                Ok(())
+            });
+        }
+
+        #[test]
+        fn a_host_lies_under_itself_and_its_parents_and_nothing_else() {
+            fuzz::holds(2000, &(text(), text()), |(a, b)| {
+                let (Ok(a), Ok(b)) = (a.parse::<Host>(), b.parse::<Host>()) else { return Ok(()) };
+                prop_assert!(a.is_under(a.as_str()));
+                let below: Host = match format!("x.{a}").parse() {
+                    Ok(below) => below,
+                    Err(_) => return Ok(()),
+                };
+                prop_assert!(below.is_under(a.as_str()) && !a.is_under(below.as_str()));
+                prop_assert_eq!(below.parent(), Some(a.clone()));
+                let labels_end_alike = format!(".{a}").ends_with(&format!(".{b}"));
+                prop_assert_eq!(a.is_under(b.as_str()), labels_end_alike);
+                Ok(())
+            });
+        }
+    }
 }

@@ -6,6 +6,8 @@
 pub mod config;
 pub mod deploy;
 pub mod domain;
+#[cfg(test)]
+mod fuzz;
 pub mod hex;
 pub mod id;
 pub mod key;

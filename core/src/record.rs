@@ -231,6 +231,12 @@ pub struct NodeRecord {
     /// Dropped from every document.
     #[serde(default)]
     pub draining: bool,
+    /// How far it is with leaving; absent unless somebody asked it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
+    /// Its address was not configured, so that no other machine reaches it: it is a fleet of one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub local_only: bool,
     /// The highest fence that it has seen.
     #[serde(default)]
     pub fence: Fence,
@@ -240,6 +246,45 @@ pub struct NodeRecord {
     /// Unknown members.
     #[serde(flatten)]
     pub rest: Rest,
+}
+
+/// A node's way out of the fleet: who asked for it, and how far the node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drain {
+    /// Random; a drain with another id begins anew.
+    pub id: String,
+    /// Who asked.
+    pub by: String,
+    /// When.
+    pub asked_at: Timestamp,
+    /// How long the node waits until others serve what it serves, in milliseconds, by its own clock.
+    pub timeout_ms: u64,
+    /// Whether it goes after that time even if nobody does.
+    #[serde(default)]
+    pub force: bool,
+    /// How far it is.
+    pub state: DrainState,
+    /// What nobody else serves yet; at most a hundred are named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<ApplicationName>,
+    /// Unknown members.
+    #[serde(flatten)]
+    pub rest: Rest,
+}
+
+/// How far a node is with leaving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DrainState {
+    /// Takes nothing new; others take over what it serves.
+    Waiting,
+    /// Nobody took over in time. It goes on serving and takes nothing new.
+    Failed,
+    /// Out of every document; its processes live on for the hold.
+    Draining,
+    /// Nothing runs there any more.
+    Drained,
 }
 
 /// One application's process on a node, as the fleet sees it.

@@ -110,6 +110,27 @@ pub struct RegistrydSettings {
     pub deploy_task_timeout: Millis,
     /// How many `celld deploy` jobs run at once, default 2.
     pub deploy_jobs: u32,
+    /// Whether `node.address` was left out, so that no other machine reaches this node; then a second node is refused.
+    #[serde(default)]
+    pub local_only: bool,
+    /// How long a drain waits for replacements, default 10 min.
+    #[serde(default = "RegistrydSettings::drain_timeout")]
+    pub drain_timeout: Millis,
+    /// How long observations are kept, default 7 d.
+    #[serde(default = "RegistrydSettings::observe_retention")]
+    pub observe_retention: Millis,
+}
+
+impl RegistrydSettings {
+    /// The default of `drain.timeout`.
+    pub const fn drain_timeout() -> Millis {
+        Millis(10 * 60 * 1000)
+    }
+
+    /// The default of `observe.retention`.
+    pub const fn observe_retention() -> Millis {
+        Millis(7 * 24 * 3600 * 1000)
+    }
 }
 
 /// Settings of `scafo-routerd`.

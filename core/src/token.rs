@@ -329,4 +329,71 @@ mod tests {
         let read: PublicKey = serde_json::from_value(with_d).unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), public);
     }
+
+    mod properties {
+        use proptest::prelude::*;
+
+        use super::*;
+        use crate::fuzz;
+
+        fn verifies(token: &str) -> bool {
+            Unverified::parse(token).is_ok_and(|token| token.verify(&PublicKey::from(&key()), NOW).is_ok())
+        }
+
+        #[test]
+        fn no_text_is_a_panic_and_none_is_a_token() {
+            fuzz::holds(
+                2000,
+                &"[A-Za-z0-9_.=-]{0,200}|.{0,40}|([A-Za-z0-9_-]{0,40}\\.){2}[A-Za-z0-9_-]{86}",
+                |token| {
+                    prop_assert!(!verifies(&token));
+                    Ok(())
+                },
+            );
+        }
+
+        #[test]
+        fn no_json_in_the_right_places_is_a_panic() {
+            let value = || {
+                prop_oneof!["-?[0-9]{1,20}", "[0-9]{1,3}(\\.[0-9])?(e[0-9]{1,3})?", "\"[a-zA-Z0-9_-]{0,30}\"", ".{0,5}"]
+            };
+            let claims = [value(), value(), value(), value(), value()].prop_map(|[sub, aud, iat, exp, jti]| {
+                format!(r#"{{"sub":{sub},"aud":{aud},"iat":{iat},"exp":{exp},"jti":{jti}}}"#)
+            });
+            fuzz::holds(
+                2000,
+                &("(\\{\"alg\":\"EdDSA\",\"kid\":\"[a-z]{0,3}\"\\})|.{0,40}", claims),
+                |(header, claims)| {
+                    // Signed by the right key: what is said decides.
+                    let read = check(&header, &claims, NOW);
+                    prop_assert!(read.is_err(), "{read:?}");
+                    Ok(())
+                },
+            );
+        }
+
+        #[test]
+        fn of_times_around_now_exactly_the_legal_are_accepted() {
+            fuzz::holds(2000, &(-200..200_i64, -70..70_i64), |(signed, life)| {
+                let now = NOW.as_seconds();
+                let accepted = check(HEADER, &claims(now + signed, now + signed + life), NOW).is_ok();
+                let legal = (1..=60).contains(&life) && signed <= 30 && signed + life > -30;
+                prop_assert_eq!(accepted, legal);
+                Ok(())
+            });
+        }
+
+        #[test]
+        fn a_changed_character_is_another_token() {
+            let token = sign(&key(), "op", NOW, [1; 16]);
+            assert!(verifies(&token));
+            fuzz::holds(2000, &(any::<prop::sample::Index>(), "[A-Za-z0-9_.=-]"), |(at, into)| {
+                let at = at.index(token.len());
+                let mut changed = token.clone();
+                changed.replace_range(at..=at, &into);
+                prop_assert_eq!(verifies(&changed), changed == token);
+                Ok(())
+            });
+        }
+    }
 }

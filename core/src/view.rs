@@ -183,6 +183,15 @@ impl From<&DeployRecord> for DeployStatus {
     }
 }
 
+/// A node of the fleet, as another one sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its record.
+    pub node: NodeRecord,
+    /// Whether it shows signs of life.
+    pub live: bool,
+}
+
 /// Answer of `GET /.well-known/scafo/health`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {

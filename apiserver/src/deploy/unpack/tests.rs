@@ -312,6 +312,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fuzz;
 
     /// Paths and targets from few names, so that they meet, with every kind of step.
     fn path() -> impl Strategy<Value = String> {
@@ -364,26 +365,29 @@ mod properties {
         tar(&items)
     }
 
-    proptest! {
-        #[test]
-        fn whatever_an_archive_holds_nothing_leaves_the_tree(made in prop::collection::vec(made(), 1..8)) {
+    #[test]
+    fn whatever_an_archive_holds_nothing_leaves_the_tree() {
+        fuzz::holds(256, &prop::collection::vec(made(), 1..8), |made| {
             let (dir, _) = try_unpack(&archive(&made), LIMITS);
             assert_inside(dir.path());
-        }
+            Ok(())
+        });
+    }
 
-        #[test]
-        fn links_alone_never_lead_out(links in prop::collection::vec(("[abc]", path()), 1..6)) {
+    #[test]
+    fn links_alone_never_lead_out() {
+        fuzz::holds(256, &prop::collection::vec(("[abc]", path()), 1..6), |links| {
             let made: Vec<_> = links.into_iter().map(|(name, target)| Made::Link(name, target)).collect();
             let (dir, _) = try_unpack(&archive(&made), LIMITS);
             assert_inside(dir.path());
-        }
+            Ok(())
+        });
+    }
 
-        #[test]
-        fn a_damaged_archive_is_an_answer_and_no_panic(
-            zipped: bool,
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
-            cut in any::<prop::sample::Index>(),
-        ) {
+    #[test]
+    fn a_damaged_archive_is_an_answer_and_no_panic() {
+        let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6);
+        fuzz::holds(256, &(any::<bool>(), changes, any::<prop::sample::Index>()), |(zipped, changes, cut)| {
             let mut bytes = if zipped { zip(&PROJECT) } else { tar(&PROJECT) };
             for (at, byte) in changes {
                 let at = at.index(bytes.len());
@@ -392,6 +396,23 @@ mod properties {
             bytes.truncate(cut.index(bytes.len()).max(bytes.len() / 2));
             let (dir, _) = try_unpack(&bytes, LIMITS);
             assert_inside(dir.path());
-        }
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn bytes_that_only_begin_like_an_archive_are_an_answer_and_no_panic() {
+        let magic = prop::sample::select(vec![
+            &b""[..],
+            b"PK\x03\x04",
+            b"PK\x05\x06",
+            b"\x1f\x8b\x08\x00",
+            b"\x28\xb5\x2f\xfd",
+        ]);
+        fuzz::holds(256, &(magic, prop::collection::vec(any::<u8>(), 0..1500)), |(magic, rest)| {
+            let (dir, _) = try_unpack(&[magic, &rest].concat(), LIMITS);
+            assert_inside(dir.path());
+            Ok(())
+        });
     }
 }
