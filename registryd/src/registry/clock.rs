@@ -42,6 +42,12 @@ pub trait Clock: Send + Sync + Debug {
     /// What leases and deadlines are judged by. It counts the time during which the machine was suspended.
     fn mono(&self) -> Mono;
 
+    /// A uniform random number, for jitter. It is handed in with the time, because the two together decide the order of
+    /// events: a simulation that is given both can be run again.
+    fn random(&self) -> u32 {
+        rand::random()
+    }
+
     /// Waits until `mono` is there. May be dropped at any time.
     async fn sleep_until(&self, at: Mono);
 

@@ -27,8 +27,9 @@ pub const GRACE: Duration = Duration::from_hours(7 * 24);
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two looks meanwhile.
 const LOOK: Duration = Duration::from_secs(1);
-/// How old, by the store's clock, a lease of celld must be to be nobody's: two lives of 10 s, each with three renewals.
-const LEASE_AGE: Duration = Duration::from_secs(20);
+/// How old, by the store's clock, a lease of celld must be to be nobody's: its life of 10 s, after which celld fences itself,
+/// and half of that for clocks that count whole seconds and a renewal on its way.
+const LEASE_AGE: Duration = Duration::from_secs(15);
 /// Largest lease of celld that is read.
 const LEASE_BYTES_MAX: u64 = 1 << 20;
 /// Keys that are told one by one; some 100 bytes each.
@@ -141,6 +142,12 @@ impl Deletion<'_> {
     }
 }
 
+fn still_busy(name: &ApplicationName, busy: &[String]) -> Problem {
+    let busy = busy.join(", ");
+    let detail = format!("`{name}` is marked for deletion and has not stopped yet: {busy}; delete it again to go on");
+    Problem::new(ProblemCode::Draining, detail)
+}
+
 /// Whether an application may be deleted without force.
 fn ripe(record: &ApplicationRecord, now: Timestamp) -> Result<(), Problem> {
     let name = &record.name;
@@ -184,17 +191,13 @@ impl Removal<'_> {
         clock.sleep(noticed).await;
         loop {
             self.authorised().await?;
-            let busy = self.busy().await?;
-            if busy.is_empty() {
-                return Ok(());
-            }
-            if clock.mono() >= until {
-                let detail = format!(
-                    "`{}` is marked for deletion and has not stopped yet: {}; delete it again to go on",
-                    self.deletion.name,
-                    busy.join(", ")
-                );
-                return Err(Problem::new(ProblemCode::Draining, detail));
+            let late = clock.mono() >= until;
+            match self.busy().await {
+                Ok(busy) if busy.is_empty() => return Ok(()),
+                Ok(busy) if late => return Err(still_busy(self.deletion.name, &busy)),
+                // A store in trouble shows nothing, which is neither busy nor quiet.
+                Err(problem) if late || problem.code != ProblemCode::StoreUnavailable => return Err(problem),
+                Ok(_) | Err(_) => {}
             }
             clock.sleep(LOOK).await;
         }

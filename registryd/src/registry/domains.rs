@@ -36,6 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(200);
 /// Tries of a delete that the store certainly did not carry out.
 const DELETE_TRIES: u32 = 5;
+/// Tries to read all claims before a deletion gives up and has to be called again.
+const REFRESH_TRIES: u32 = 20;
 /// Reads of neighbouring claims at once, as the cache's.
 const READS_AT_ONCE: usize = 16;
 
@@ -141,7 +143,15 @@ impl Registry {
     /// Store errors.
     pub(super) async fn remove_claims(&self, name: &ApplicationName) -> Result<Vec<String>, Problem> {
         let mut claims: Cache<DomainClaim> = Cache::default();
-        claims.refresh(self.engine(), Read::Moved).await?;
+        let mut tries = 1;
+        // What was read stays read, so each try has less to do.
+        while let Err(problem) = claims.refresh(self.engine(), Read::Moved).await {
+            if problem.code != ProblemCode::StoreUnavailable || tries >= REFRESH_TRIES {
+                return Err(problem);
+            }
+            tries += 1;
+            self.clock().sleep(LOOK).await;
+        }
         let mut removed = Vec::new();
         for stored in claims.iter().filter(|stored| stored.record.application == *name && !stored.record.released) {
             let ours = |stored: &Stored<DomainClaim>| stored.record.application == *name;
@@ -319,7 +329,7 @@ impl Registry {
             match self.bucket().delete(key).await {
                 Ok(()) => return,
                 // Certainly not carried out.
-                Err(Error::Busy { .. }) => self.clock().sleep(backoff.next(rand::random())).await,
+                Err(Error::Busy { .. }) => self.clock().sleep(backoff.next(self.clock().random())).await,
                 Err(error) => {
                     tracing::info!(key, %error, "a released claim stays as a mark until somebody claims the host");
                     return;

@@ -364,7 +364,7 @@ impl Pursuit<'_> {
     /// Waits for the next try, or gives up with `failure`.
     pub(super) async fn wait(&mut self, failure: impl FnOnce() -> Problem) -> Result<(), Problem> {
         let clock = &self.engine.clock;
-        let next = clock.mono().after(self.backoff.next(rand::random()));
+        let next = clock.mono().after(self.backoff.next(clock.random()));
         if next >= self.until {
             return Err(failure());
         }

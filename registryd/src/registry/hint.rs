@@ -90,7 +90,7 @@ async fn write_hints(
             if failures == 1 {
                 tracing::warn!(%error, "change hint not written, trying again");
             }
-            clock.sleep(backoff.next(rand::random())).await;
+            clock.sleep(backoff.next(clock.random())).await;
         }
         landed.send_replace(target);
         clock.sleep_until(started.after(MERGE)).await;

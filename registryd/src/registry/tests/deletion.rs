@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 use scafo_core::{
     ApplicationName, NodeId, Problem, ProblemCode,
+    domain::Host,
     record::{DeployState, Fence, PlacementRecord, Rest, V1},
 };
 use scafo_store::{Fault, MemoryBucket};
@@ -179,7 +180,7 @@ async fn it_waits_for_what_still_runs_and_a_repeat_goes_on_without_force() {
         Ok(())
     };
     registry.update_deploy(&Intent::new(), &under_way.id, fail).await.unwrap();
-    world.memory.set_now(registry.clock().wall().after(Duration::from_secs(21)));
+    world.memory.set_now(registry.clock().wall().after(Duration::from_secs(16)));
     delete(registry, false, &fleet).await.unwrap();
     assert_eq!(left(&world), Vec::<String>::new());
 }
@@ -280,4 +281,36 @@ async fn only_what_has_no_application_is_swept_away() {
     registry.claim_domain(&anew, &[]).await.unwrap();
     assert!(!registry.remove_orphaned_claim(&claim).await.unwrap());
     assert!(registry.claim(&host).await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_meets_a_deletion_leaves_nothing_that_a_sweep_does_not_find() {
+    for seed in 0..150_u64 {
+        let world = furnished().await;
+        let (deleter, claimant) = (world.sibling(), world.sibling());
+        for (side, salt) in [(&deleter, 1), (&claimant, 2)] {
+            let mut state = seed * 31 + salt;
+            side.memory.plan(move |_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                ((state >> 33) % 3 == 0).then_some(Fault::Busy)
+            });
+        }
+        let host: Host = "late.example".parse().unwrap();
+        let (application, by) = (shop(), "op".to_owned());
+        let claim = NewClaim { application, host: host.clone(), wildcard: false, by, names: None };
+        let claiming = async {
+            // The deletion waits ten seconds for the nodes; the claim comes before, during or after that.
+            claimant.registry.clock().sleep(Duration::from_millis(seed * 80)).await;
+            claimant.registry.claim_domain(&claim, &[]).await
+        };
+        let fleet = Fleet::default();
+        let (deleted, claimed) = tokio::join!(delete(&deleter.registry, true, &fleet), claiming);
+        deleted.unwrap();
+        if let Ok(Some(left)) = world.registry.claim(&host).await {
+            assert!(claimed.is_err(), "seed {seed}: what stands without an application was never acknowledged");
+            world.registry.remove_orphaned_claim(&left).await.unwrap();
+        }
+        assert!(world.registry.claim(&host).await.unwrap().is_none(), "seed {seed}");
+        assert!(world.registry.application(&shop()).await.unwrap().is_none(), "seed {seed}");
+    }
 }
