@@ -4,19 +4,20 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 CARGO_FLAGS ?= --locked
 
-.PHONY: demo test test-long bench build tools check fmt clean
+.PHONY: demo test test-long bench build tools test-tools check fmt clean
 
 ## Shows a whole local node: build, start, deploy examples/counter, three requests, the routes. ONCE=1 ends after that.
 demo: build
 	@scripts/demo.sh
 
 ## Everything that CI runs.
-test: check build
+test: check build test-tools
 	cargo test $(CARGO_FLAGS) --workspace
+	scripts/caddy-tests.sh
 	DEMO_API=127.0.0.1:0 DEMO_INGRESS=127.0.0.1:0 ONCE=1 scripts/demo.sh
 
 ## The same tests, longer: more races, more kills, more seeds.
-test-long: build
+test-long: build test-tools
 	SCAFO_TEST_LONG=1 cargo test $(CARGO_FLAGS) --workspace
 
 ## Speed, side by side with what it is compared to.
@@ -31,6 +32,10 @@ build: tools
 ## What the development runtime drives: workerd and esbuild, at the versions of runtime/package-lock.json.
 tools:
 	@scripts/tools.sh
+
+## What the tests run against: S3 stores, Traefik, Caddy with our modules, an ACME server. Kept outside of the checkout.
+test-tools:
+	@scripts/test-tools.sh
 
 check: tools
 	cargo fmt --all --check
