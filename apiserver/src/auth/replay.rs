@@ -4,7 +4,10 @@
 //! forgotten as a whole once its minute is over. Each bucket has a file that an id is written to before its token is
 //! accepted, so that a crash of this process forgets nothing. The writes are not synchronised to the disk: what the
 //! machine itself may lose with a power failure is covered by refusing, after a new boot, every token that was signed before
-//! this process started. What another node accepted is not known here: a token is single-use on each node.
+//! this process started. When the disk takes no more ids, the mark of the boot is emptied, which needs no space: the ids are then
+//! in memory only, and the next process refuses what was signed before it started, as after a new boot. So a full disk
+//! neither closes the API nor opens it to a second use. What another node accepted is not known here: a token is single-use on
+//! each node.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -25,6 +28,7 @@ const BUCKET_S: i64 = 60;
 /// minutes from now; full they take about 120 MiB.
 const BUCKET_TOKENS: usize = 1_000_000;
 const ID_BYTES: usize = 16;
+const BOOT_MARK: &str = "boot";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 type Id = [u8; ID_BYTES];
@@ -50,11 +54,15 @@ struct State {
     buckets: BTreeMap<i64, Bucket>,
     /// Every bucket below was forgotten, even if the clock goes back.
     floor: i64,
+    /// The disk failed at some time, and the next process knows.
+    in_memory: bool,
 }
 
+#[derive(Default)]
 struct Bucket {
     ids: HashSet<Id>,
-    file: File,
+    /// `None`: what comes is in memory only.
+    file: Option<File>,
     /// Length of what is whole in the file.
     length: u64,
 }
@@ -64,7 +72,7 @@ impl Replay {
     pub(super) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
         let dir = dir.join("tokens");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let not_before_s = if is_new_boot(&dir)? { now.as_seconds() } else { i64::MIN };
+        let not_before_s = if may_be_incomplete(&dir)? { now.as_seconds() } else { i64::MIN };
         let mut state = State { floor: now.as_seconds().div_euclid(BUCKET_S), ..State::default() };
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
@@ -94,15 +102,27 @@ impl Replay {
         if number < state.floor {
             return Ok(Outcome::Used);
         }
-        let bucket = state.bucket(number, &self.dir).map_err(unwritten)?;
+        if !state.buckets.contains_key(&number) {
+            let loaded = Bucket::load(&file_of(&self.dir, number)).or_else(|error| {
+                state.go_on_in_memory(&self.dir, error)?;
+                Ok(Bucket::default())
+            });
+            state.buckets.insert(number, loaded.map_err(unwritten)?);
+        }
+        let Some(bucket) = state.buckets.get_mut(&number) else { return Ok(Outcome::Used) };
         if bucket.ids.contains(&id) {
             return Ok(Outcome::Used);
         }
         if bucket.ids.len() >= BUCKET_TOKENS {
             return Err(Problem::new(ProblemCode::Draining, "too many tokens were used within a minute; slow down"));
         }
-        bucket.append(&id).map_err(unwritten)?;
+        let written = bucket.append(&id);
         bucket.ids.insert(id);
+        if let Err(error) = written {
+            bucket.file = None;
+            // Refused, the token stays used: nobody can tell how much of it was written.
+            state.go_on_in_memory(&self.dir, error).map_err(unwritten)?;
+        }
         Ok(Outcome::First)
     }
 }
@@ -134,11 +154,19 @@ impl State {
         }
     }
 
-    fn bucket(&mut self, number: i64, dir: &Path) -> io::Result<&mut Bucket> {
-        match self.buckets.entry(number) {
-            std::collections::btree_map::Entry::Occupied(found) => Ok(found.into_mut()),
-            std::collections::btree_map::Entry::Vacant(free) => Ok(free.insert(Bucket::load(&file_of(dir, number))?)),
+    /// Makes the next process refuse whatever this one may have accepted, since `error` keeps it from writing that down.
+    fn go_on_in_memory(&mut self, dir: &Path, error: io::Error) -> io::Result<()> {
+        if self.in_memory {
+            return Ok(());
         }
+        let emptied = fs::OpenOptions::new().write(true).truncate(true).open(dir.join(BOOT_MARK));
+        if let Err(second) = emptied {
+            tracing::error!(error = %second, "the mark of used tokens cannot be emptied");
+            return Err(error);
+        }
+        tracing::error!(%error, "used tokens are remembered in memory only: free some space under the state directory");
+        self.in_memory = true;
+        Ok(())
     }
 }
 
@@ -151,21 +179,18 @@ impl Bucket {
         let (whole, _torn) = bytes.as_chunks::<ID_BYTES>();
         let length = (whole.len() * ID_BYTES) as u64;
         file.set_len(length)?;
-        Ok(Self { ids: whole.iter().copied().collect(), file, length })
+        Ok(Self { ids: whole.iter().copied().collect(), file: Some(file), length })
     }
 
     fn append(&mut self, id: &Id) -> io::Result<()> {
-        match self.file.write_all(id) {
-            Ok(()) => {
-                self.length += ID_BYTES as u64;
-                Ok(())
-            }
-            Err(error) => {
-                // What follows has to start at a multiple of the length of an id.
-                self.file.set_len(self.length)?;
-                Err(error)
-            }
+        let Some(file) = &mut self.file else { return Ok(()) };
+        if let Err(error) = file.write_all(id) {
+            // What the next process reads has to be whole ids; it cuts a torn end off as well.
+            let _ = file.set_len(self.length);
+            return Err(error);
         }
+        self.length += ID_BYTES as u64;
+        Ok(())
     }
 }
 
@@ -177,22 +202,33 @@ fn bucket_number(path: &Path) -> Option<i64> {
     path.file_name()?.to_str()?.strip_suffix(".ids")?.parse().ok()
 }
 
-/// Whether the machine was started anew since the ids in `dir` were written. A first start is none: nothing was accepted.
-fn is_new_boot(dir: &Path) -> io::Result<bool> {
+/// Whether ids may be missing in `dir`: the machine was started anew since, or they could not be written. A first start is
+/// none of it: nothing was accepted.
+fn may_be_incomplete(dir: &Path) -> io::Result<bool> {
     let current = fs::read_to_string(BOOT_ID)?;
-    let path = dir.join("boot");
+    let path = dir.join(BOOT_MARK);
     let last = match fs::read_to_string(&path) {
         Ok(last) => Some(last),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
+    let incomplete = last.as_ref().is_some_and(|last| *last != current);
     if last.as_ref() != Some(&current) {
-        let fresh = dir.join("boot.new");
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        file.write_all(current.as_bytes())?;
-        fs::rename(&fresh, &path)?;
+        match write_mark(&path, &current) {
+            Ok(()) => {}
+            // The old mark stays and says the same to the next process.
+            Err(error) if incomplete => tracing::warn!(%error, "the mark of used tokens stays as it is"),
+            Err(error) => return Err(error),
+        }
     }
-    Ok(last.is_some_and(|last| last != current))
+    Ok(incomplete)
+}
+
+fn write_mark(path: &Path, boot: &str) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+    file.write_all(boot.as_bytes())?;
+    fs::rename(&fresh, path)
 }
 
 #[cfg(test)]
@@ -257,6 +293,28 @@ mod tests {
         assert_eq!(files(), 2, "the boot id and the newer bucket");
         // A clock that goes back does not bring a forgotten token back.
         assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::Used);
+    }
+
+    #[test]
+    fn a_disk_that_takes_no_ids_closes_nothing_and_opens_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = dir.path().join("tokens");
+        let replay = Replay::open(dir.path(), NOW).unwrap();
+        // A directory in the place of the file cannot be written to, whoever runs this.
+        let number = (NOW.as_seconds() + 60 + CLOCK_SKEW_S).div_euclid(BUCKET_S);
+        fs::create_dir(file_of(&tokens, number)).unwrap();
+        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::First);
+        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::Used);
+        drop(replay);
+        fs::remove_dir(file_of(&tokens, number)).unwrap();
+        let replay = Replay::open(dir.path(), later(1)).unwrap();
+        assert_eq!(
+            replay.accept(&claims(1, 60), later(1)).unwrap(),
+            Outcome::Used,
+            "the next process does not know it"
+        );
+        let fresh = Claims { iat: NOW.as_seconds() + 1, ..claims(2, 60) };
+        assert_eq!(replay.accept(&fresh, later(1)).unwrap(), Outcome::First);
     }
 
     #[test]
