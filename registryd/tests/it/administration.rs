@@ -1,7 +1,8 @@
 //! What people decide, over the sockets.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
+use scafo_core::Timestamp;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::{ApplicationRecord, FreezeRecord, OperatorRecord};
 use scafo_proto::registry::caller::Kind;
@@ -11,7 +12,7 @@ use scafo_proto::registry::{
     RevokeOperatorRequest, SetBlockedRequest, SetReplicasRequest, SetRetiredRequest, SetTrustRequest, UnfreezeRequest,
 };
 use scafo_proto::status::to_problem;
-use scafo_store::MemoryBucket;
+use scafo_store::{Bucket as _, MemoryBucket, PutOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tonic::{Response, Status};
@@ -238,13 +239,80 @@ async fn another_node_passes_a_deletion_on_and_the_answer_back_as_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_deletions_of_one_application_do_not_run_beside_each_other() {
     let node = with_shop(MemoryBucket::new()).await;
-    node.supervisor.then(Job::Publishes("v1"));
-    node.deploy("shop", 1).await;
+    // A lease of celld that stays fresh, because the store's clock stands still, holds the first one up.
+    node.memory().set_now(Timestamp::from_millis(1_800_000_000_000));
+    let lease = "fleets/shop/nodes/elsewhere.json";
+    let body = r#"{"expires_ms": 1800000000000}"#.into();
+    node.memory().put(lease, body, PutOptions::default()).await.unwrap();
     let second = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        delete(&node, true, false).await
+        let marked = || async {
+            let applications = node.applications().await.ok()?;
+            applications.iter().any(|shop| shop.deleting == Some(true)).then_some(())
+        };
+        until(marked).await;
+        let second = delete(&node, true, false).await;
+        node.memory().delete(lease).await.unwrap();
+        second
     };
     let (first, second) = tokio::join!(delete(&node, true, false), second);
     assert_eq!(first.unwrap().status, 200);
     assert_eq!(second.err().unwrap().code, ProblemCode::Draining);
+}
+
+/// Where the events of this process go.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Events {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_decision_leaves_one_event_that_names_who_decided() {
+    let events = Events::default();
+    let writer = events.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_env_filter("off,scafo::audit=info")
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let node = with_shop(MemoryBucket::new()).await;
+    let mut admin = node.administration();
+    let caller = || operator("the-auditor");
+    let block = |blocked| SetBlockedRequest { caller: caller(), application: "shop".into(), blocked };
+    admin.set_blocked(block(true)).await.unwrap();
+    admin.set_blocked(block(false)).await.unwrap();
+    let claim = |host: &str| ClaimDomainRequest {
+        caller: caller(),
+        application: "shop".into(),
+        host: host.into(),
+        wildcard: false,
+    };
+    admin.claim_domain(claim("shop.example")).await.unwrap();
+    admin.claim_domain(claim("x.dev.localhost")).await.unwrap_err();
+    admin.freeze(FreezeRequest { caller: caller(), reason: None }).await.unwrap();
+    // Reading decides nothing.
+    admin.get_freeze(GetFreezeRequest {}).await.unwrap();
+    let written = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
+    let told: Vec<(String, String)> = written
+        .lines()
+        .map(record_of)
+        .filter(|event| event["actor"] == "the-auditor")
+        .map(|event| (event["action"].as_str().unwrap().to_owned(), event["subject"].as_str().unwrap().to_owned()))
+        .collect();
+    let want = [("Block", "shop"), ("Unblock", "shop"), ("ClaimDomain", "shop shop.example"), ("Freeze", "fleet")];
+    assert_eq!(told, want.map(|(action, subject)| (action.to_owned(), subject.to_owned())));
+}
+
+fn record_of(line: &str) -> serde_json::Value {
+    record(line.as_bytes())
 }
