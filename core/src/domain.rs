@@ -161,13 +161,13 @@ mod tests {
         /// The claim rule once more, in the order of its words.
         fn is_claimable(host: &str) -> bool {
             let labels: Vec<_> = host.split('.').collect();
-            let right = |label: &&str| {
+            let right = |label: &str| {
                 let inner = label.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '-'));
                 inner && (1..=63).contains(&label.len()) && !label.starts_with('-') && !label.ends_with('-')
             };
             host.len() <= 253
                 && labels.len() >= 2
-                && labels.iter().all(|label| right(&label))
+                && labels.iter().all(|label| right(label))
                 && !labels.iter().last().is_some_and(|label| label.chars().all(|c| c.is_ascii_digit()))
         }
 

@@ -76,122 +76,133 @@ fn good(what: &str, token: &str) -> Row {
     (true, what.to_owned(), format!("Bearer {token}"))
 }
 
+/// What `alg` must not be.
+const ALGORITHMS: &[&str] = &[
+    "none",
+    "None",
+    "NONE",
+    "nOnE",
+    "HS256",
+    "HS384",
+    "HS512",
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES256K",
+    "ES384",
+    "ES512",
+    "eddsa",
+    "EDDSA",
+    "Eddsa",
+    "EdDSA ",
+    " EdDSA",
+    "Ed25519",
+    "Ed448",
+    "",
+    "EdDSA\\u0000",
+    "dir",
+];
+
+/// What `kid` must not be, as JSON.
+const KIDS: &[&str] = &[
+    r#""""#,
+    r#""Root""#,
+    r#""ROOT""#,
+    r#""../root""#,
+    r#""root/""#,
+    r#""./root""#,
+    r#""root\u0000""#,
+    r#""root ""#,
+    r#"" root""#,
+    r#""r\u043e\u043et""#,
+    r#""team""#,
+    r#""n1""#,
+    r#""stranger""#,
+    r#""-root""#,
+    r#""root-""#,
+    r#""root.json""#,
+    r#""*""#,
+    r#""%72oot""#,
+    r#""root\n""#,
+    "null",
+    "1",
+    "true",
+    r#"["root"]"#,
+    "{}",
+];
+
+/// What must not stand beside the two.
+const MEMBERS: &[&str] = &[
+    r#""crit":[]"#,
+    r#""crit":["exp"]"#,
+    r#""crit":null"#,
+    r#""b64":false"#,
+    r#""b64":true"#,
+    r#""jwk":{}"#,
+    r#""jku":"http://127.0.0.1:1/""#,
+    r#""x5u":"http://127.0.0.1:1/""#,
+    r#""x5c":[]"#,
+    r#""x5t":"AA""#,
+    r#""cty":"JWT""#,
+    r#""zip":"DEF""#,
+    r#""enc":"A128GCM""#,
+    r#""epk":{}"#,
+    r#""nonce":"a""#,
+    r#""url":"a""#,
+    r#""iss":"root""#,
+    r#""typ":"JWE""#,
+    r#""typ":"at+jwt""#,
+    r#""typ":"""#,
+    r#""typ":1"#,
+    r#""alg":"EdDSA""#,
+    r#""kid":"root""#,
+    r#""typ":"JWT","typ":"JWT""#,
+    r#""ALG":"none""#,
+    r#""alg ":"none""#,
+];
+
+/// What is no header.
+const WHOLES: &[&str] = &[
+    "",
+    "{}",
+    "[]",
+    "null",
+    "1",
+    r#""EdDSA""#,
+    r#"["EdDSA","root"]"#,
+    "{",
+    r#"{"alg":"EdDSA"}"#,
+    r#"{"kid":"root"}"#,
+    r#"{"alg":"EdDSA","kid":"root",}"#,
+    r#"{"alg":"EdDSA","kid":"root"}}"#,
+    r#"{"alg":"EdDSA","kid":"root"}{}"#,
+    "\u{feff}{\"alg\":\"EdDSA\",\"kid\":\"root\"}",
+    r#"{'alg':'EdDSA','kid':'root'}"#,
+    r#"{alg:"EdDSA",kid:"root"}"#,
+];
+
 fn headers(make: &mut Maker) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut row = |header: String| rows.push(bad(header.clone(), &sign(header.as_bytes(), make.claims().as_bytes())));
-    for alg in [
-        "none",
-        "None",
-        "NONE",
-        "nOnE",
-        "HS256",
-        "HS384",
-        "HS512",
-        "RS256",
-        "RS384",
-        "RS512",
-        "PS256",
-        "PS384",
-        "PS512",
-        "ES256",
-        "ES256K",
-        "ES384",
-        "ES512",
-        "eddsa",
-        "EDDSA",
-        "Eddsa",
-        "EdDSA ",
-        " EdDSA",
-        "Ed25519",
-        "Ed448",
-        "",
-        "EdDSA\\u0000",
-        "dir",
-    ] {
+    for alg in ALGORITHMS {
         row(format!(r#"{{"alg":"{alg}","kid":"root"}}"#));
     }
+    row(format!(r#"{{"alg":"EdDSA","kid":{:?}}}"#, "r".repeat(64)));
     for alg in ["null", "1", "true", "[]", r#"["EdDSA"]"#, "{}"] {
         row(format!(r#"{{"alg":{alg},"kid":"root"}}"#));
     }
-    let long = format!("{:?}", "r".repeat(64));
-    for kid in [
-        r#""""#,
-        r#""Root""#,
-        r#""ROOT""#,
-        r#""../root""#,
-        r#""root/""#,
-        r#""./root""#,
-        r#""root\u0000""#,
-        r#""root ""#,
-        r#"" root""#,
-        r#""r\u043e\u043et""#,
-        r#""team""#,
-        r#""n1""#,
-        r#""stranger""#,
-        r#""-root""#,
-        r#""root-""#,
-        r#""root.json""#,
-        r#""*""#,
-        r#""%72oot""#,
-        r#""root\n""#,
-        "null",
-        "1",
-        "true",
-        r#"["root"]"#,
-        "{}",
-        &long,
-    ] {
+    for kid in KIDS {
         row(format!(r#"{{"alg":"EdDSA","kid":{kid}}}"#));
     }
-    for member in [
-        r#""crit":[]"#,
-        r#""crit":["exp"]"#,
-        r#""crit":null"#,
-        r#""b64":false"#,
-        r#""b64":true"#,
-        r#""jwk":{}"#,
-        r#""jku":"http://127.0.0.1:1/""#,
-        r#""x5u":"http://127.0.0.1:1/""#,
-        r#""x5c":[]"#,
-        r#""x5t":"AA""#,
-        r#""cty":"JWT""#,
-        r#""zip":"DEF""#,
-        r#""enc":"A128GCM""#,
-        r#""epk":{}"#,
-        r#""nonce":"a""#,
-        r#""url":"a""#,
-        r#""iss":"root""#,
-        r#""typ":"JWE""#,
-        r#""typ":"at+jwt""#,
-        r#""typ":"""#,
-        r#""typ":1"#,
-        r#""alg":"EdDSA""#,
-        r#""kid":"root""#,
-        r#""typ":"JWT","typ":"JWT""#,
-        r#""ALG":"none""#,
-        r#""alg ":"none""#,
-    ] {
+    for member in MEMBERS {
         row(format!(r#"{{"alg":"EdDSA","kid":"root",{member}}}"#));
     }
-    for whole in [
-        "",
-        "{}",
-        "[]",
-        "null",
-        "1",
-        r#""EdDSA""#,
-        r#"["EdDSA","root"]"#,
-        "{",
-        r#"{"alg":"EdDSA"}"#,
-        r#"{"kid":"root"}"#,
-        r#"{"alg":"EdDSA","kid":"root",}"#,
-        r#"{"alg":"EdDSA","kid":"root"}}"#,
-        r#"{"alg":"EdDSA","kid":"root"}{}"#,
-        "\u{feff}{\"alg\":\"EdDSA\",\"kid\":\"root\"}",
-        r#"{'alg':'EdDSA','kid':'root'}"#,
-        r#"{alg:"EdDSA",kid:"root"}"#,
-    ] {
-        row(whole.to_owned());
+    for whole in WHOLES {
+        row((*whole).to_owned());
     }
     rows.push(bad("no UTF-8", &sign(b"{\"alg\":\"EdDSA\",\"kid\":\"root\xff\"}", make.claims().as_bytes())));
     for (what, header) in [
@@ -214,9 +225,47 @@ fn claims(make: &mut Maker) -> Vec<Row> {
             rows.push(bad(claims.clone(), &sign(HEADER.as_bytes(), claims.as_bytes())));
         }
     }
-    let (now, exp) = (make.now, make.now + 60);
+    for (name, value) in odd_values(make.now) {
+        let claims = make.claims_with(name, &value);
+        rows.push(bad(claims.clone(), &sign(HEADER.as_bytes(), claims.as_bytes())));
+    }
+    for name in ["sub", "aud", "iat", "exp", "jti"] {
+        let claims = make.claims();
+        let value = if matches!(name, "iat" | "exp") { make.now.to_string() } else { r#""root""#.to_owned() };
+        let twice = claims.replacen('{', &format!("{{{name:?}:{value},"), 1);
+        rows.push(bad(twice.clone(), &sign(HEADER.as_bytes(), twice.as_bytes())));
+    }
+    for whole in ["", "{}", "[]", "null", "{", "\u{feff}{}"] {
+        rows.push(bad(format!("claims {whole:?}"), &sign(HEADER.as_bytes(), whole.as_bytes())));
+    }
+    for (iat, exp, lets_in) in [
+        (0, 60, true),
+        (0, 1, true),
+        (30, 60, true),
+        (-60, -29, true),
+        (0, 0, false),
+        (0, 61, false),
+        (0, -1, false),
+        (0, 3600, false),
+        (31, 60, false),
+        (31, 91, false),
+        (-60, -30, false),
+        (-120, -60, false),
+        (-86_400, -86_340, false),
+        (86_400, 86_460, false),
+        (-31, 30, false),
+    ] {
+        let claims = make.times(make.now + iat, make.now + exp);
+        rows.push((lets_in, format!("{iat} {exp}"), format!("Bearer {}", sign(HEADER.as_bytes(), claims.as_bytes()))));
+    }
+    rows
+}
+
+/// Values that are nearly right, as JSON.
+fn odd_values(now: i64) -> Vec<(&'static str, String)> {
+    let exp = now + 60;
     let id = URL_SAFE_NO_PAD.encode([200_u8; 16]);
-    for (name, value) in [
+    vec![
         ("sub", r#""team""#.to_owned()),
         ("sub", r#""Root""#.to_owned()),
         ("sub", r#""root ""#.to_owned()),
@@ -252,40 +301,7 @@ fn claims(make: &mut Maker) -> Vec<Row> {
         ("jti", format!("{:?}", format!("{}B", &id[..21]))),
         ("jti", format!("\" {id}\"")),
         ("jti", format!("{:?}", "A".repeat(3000))),
-    ] {
-        let claims = make.claims_with(name, &value);
-        rows.push(bad(claims.clone(), &sign(HEADER.as_bytes(), claims.as_bytes())));
-    }
-    for name in ["sub", "aud", "iat", "exp", "jti"] {
-        let claims = make.claims();
-        let value = if matches!(name, "iat" | "exp") { now.to_string() } else { r#""root""#.to_owned() };
-        let twice = claims.replacen('{', &format!("{{{name:?}:{value},"), 1);
-        rows.push(bad(twice.clone(), &sign(HEADER.as_bytes(), twice.as_bytes())));
-    }
-    for whole in ["", "{}", "[]", "null", "{", "\u{feff}{}"] {
-        rows.push(bad(format!("claims {whole:?}"), &sign(HEADER.as_bytes(), whole.as_bytes())));
-    }
-    for (iat, exp, lets_in) in [
-        (0, 60, true),
-        (0, 1, true),
-        (30, 60, true),
-        (-60, -29, true),
-        (0, 0, false),
-        (0, 61, false),
-        (0, -1, false),
-        (0, 3600, false),
-        (31, 60, false),
-        (31, 91, false),
-        (-60, -30, false),
-        (-120, -60, false),
-        (-86_400, -86_340, false),
-        (86_400, 86_460, false),
-        (-31, 30, false),
-    ] {
-        let claims = make.times(now + iat, now + exp);
-        rows.push((lets_in, format!("{iat} {exp}"), format!("Bearer {}", sign(HEADER.as_bytes(), claims.as_bytes()))));
-    }
-    rows
+    ]
 }
 
 /// The order of the curve's group, little-endian (RFC 8032 §5.1).
@@ -354,7 +370,7 @@ fn signatures(make: &mut Maker) -> Vec<Row> {
 
 /// Encoded with the padding that a compact token must not have.
 fn padded(json: &str) -> String {
-    let spaces = if json.len() % 3 == 0 { " " } else { "" };
+    let spaces = if json.len().is_multiple_of(3) { " " } else { "" };
     URL_SAFE.encode(format!("{json}{spaces}"))
 }
 
