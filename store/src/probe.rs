@@ -29,7 +29,7 @@ pub async fn probe(bucket: &dyn Bucket) -> Result<(), Error> {
     let result = Probe { bucket, root: &root }.run().await;
     // Best effort: what stays behind is a few bytes under a name that nothing reads.
     let keys: Vec<String> = ["a", "b", "c", "missing"].iter().map(|name| format!("{root}{name}")).collect();
-    let swept = bucket.delete_many(&keys).await;
+    let swept = patiently(|| bucket.delete_many(&keys)).await;
     result.and(swept)
 }
 
@@ -72,7 +72,8 @@ impl Probe<'_> {
         self.refused("a", "stale", Condition::Matches(second), "an update over a newer body").await?;
         self.stands("a", "four", "a refused update").await?;
         self.refused("missing", "x", Condition::Matches(third), "an update of a missing object").await?;
-        match self.bucket.head(&self.key("missing")).await? {
+        let missing = self.key("missing");
+        match patiently(|| self.bucket.head(&missing)).await? {
             None => Ok(()),
             Some(_) => Err(Error::nonconforming(TITLE_CONDITIONS, "an update of a missing object created it")),
         }
@@ -103,7 +104,8 @@ impl Probe<'_> {
     }
 
     async fn reads_ranges(&self) -> Result<(), Error> {
-        match self.bucket.get_range(&self.key("a"), 1..3).await? {
+        let key = self.key("a");
+        match patiently(|| self.bucket.get_range(&key, 1..3)).await? {
             Some(bytes) if &bytes[..] == b"ou" => Ok(()),
             _ => Err(Error::nonconforming(TITLE_RANGES, "a ranged read was answered with other bytes")),
         }
@@ -117,7 +119,7 @@ impl Probe<'_> {
         let mut token = None;
         loop {
             let request = ListRequest { limit: 2, token: token.as_ref(), ..ListRequest::of(self.root) };
-            let page = self.bucket.list_page(request).await?;
+            let page = patiently(|| self.bucket.list_page(request)).await?;
             found.extend(page.entries);
             match page.next {
                 Some(next) if found.len() < 3 && token.as_ref() != Some(&next) => token = Some(next),
@@ -141,7 +143,7 @@ impl Probe<'_> {
 
     async fn listed_tag(&self, name: &str) -> Result<ETag, Error> {
         let key = self.key(name);
-        let listing = self.bucket.list(self.root).await?;
+        let listing = patiently(|| self.bucket.list(self.root)).await?;
         match listing.entries.into_iter().find(|listed| listed.key == key) {
             Some(listed) => Ok(listed.etag),
             None => Err(Error::nonconforming(TITLE_LISTING, "an object that was just written is not listed")),
@@ -149,14 +151,16 @@ impl Probe<'_> {
     }
 
     async fn head(&self, name: &str) -> Result<(ETag, Option<String>), Error> {
-        match self.bucket.get(&self.key(name)).await? {
+        let key = self.key(name);
+        match patiently(|| self.bucket.get(&key)).await? {
             Some(object) => Ok((object.head.etag, object.head.metadata.get(META).cloned())),
             None => Err(Error::nonconforming(TITLE_CONDITIONS, "an object that was just written cannot be read")),
         }
     }
 
     async fn stands(&self, name: &str, body: &str, after: &str) -> Result<(), Error> {
-        match self.bucket.get(&self.key(name)).await? {
+        let key = self.key(name);
+        match patiently(|| self.bucket.get(&key)).await? {
             Some(object) if &object.body[..] == body.as_bytes() => Ok(()),
             Some(_) | None => Err(Error::nonconforming(TITLE_CONDITIONS, format!("{after} changed the object"))),
         }
@@ -220,6 +224,20 @@ impl Probe<'_> {
     }
 }
 
+/// A read, or a sweep, that is tried again while the store gives no answer: one hiccup must not cost a node its start.
+async fn patiently<T, F: Future<Output = Result<T, Error>>>(read: impl Fn() -> F) -> Result<T, Error> {
+    let mut tries = 1;
+    loop {
+        match read().await {
+            Err(error) if error.is_transient() && tries < TRIES => {
+                tokio::time::sleep(PAUSE * (1 << (tries - 1))).await;
+                tries += 1;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -255,6 +273,28 @@ mod tests {
             (Lie::WantsBareTags, "good"),
         ] {
             assert_eq!(verdict(&MemoryBucket::lying(lie)).await, title, "{lie:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_without_an_answer_is_tried_again_and_not_for_ever() {
+        for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::Busy] {
+            for position in 0..16 {
+                let bucket = MemoryBucket::new();
+                let mut reads = 0;
+                bucket.plan(move |operation| {
+                    let (crate::Operation::Get(_) | crate::Operation::List(_)) = operation else { return None };
+                    reads += 1;
+                    (reads == position + 1).then_some(fault)
+                });
+                assert_eq!(verdict(&bucket).await, "good", "{fault:?} at read {position}");
+            }
+            let silent = MemoryBucket::new();
+            silent.plan(move |operation| match operation {
+                crate::Operation::Get(_) | crate::Operation::List(_) => Some(fault),
+                crate::Operation::Put(..) | crate::Operation::Delete(_) => None,
+            });
+            assert!(probe(&silent).await.unwrap_err().is_transient(), "{fault:?}");
         }
     }
 
