@@ -33,6 +33,8 @@ pub mod prefix {
     pub const TRUST: &str = "_scafo/trust/";
     /// Domain claims.
     pub const DOMAINS: &str = "_scafo/domains/";
+    /// Observations of every node.
+    pub const OBSERVE: &str = "_scafo/observe/";
     /// Certificate storage.
     pub const TLS_OBJECTS: &str = "_scafo/tls/objects/";
     /// Certificate locks.

@@ -71,9 +71,7 @@ pub(crate) async fn register(
     let meta = registry.bootstrap(id).await?;
     let kept: Option<Kept> = files::read(&settings.dir.join(STATE)).await?;
     let in_force = InForce::resume(kept, &meta.installation);
-    if settings.embedded {
-        refuse_second(registry, settings).await?;
-    }
+    refuse_strangers(registry, settings).await?;
     // What it served a moment ago it still serves: only this daemon started anew, and nobody else is to drop it for that.
     let before = registry.node(id).await?.map(|stored| stored.record);
     let before = before.filter(|before| before.public_key == settings.node.public_key);
@@ -95,17 +93,41 @@ async fn prepare_dir(dir: &Path) -> io::Result<()> {
     tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).await
 }
 
-async fn refuse_second(registry: &Registry, settings: &RegistrydSettings) -> Result<(), Problem> {
+/// Refuses a fleet of several nodes of which one cannot be reached: it would be placed on and routed to, and nobody could
+/// follow. Nodes that come at the same moment may both pass; the next start of either says so.
+async fn refuse_strangers(registry: &Registry, settings: &RegistrydSettings) -> Result<(), Problem> {
     let id = &settings.node.id;
-    let other = registry.node_ids().await?.into_iter().find(|other| other != id);
-    let Some(other) = other else { return Ok(()) };
-    Err(Problem::new(
-        ProblemCode::ReferenceHeld,
-        format!(
-            "the embedded store belongs to node `{other}` and serves one node only; set `node.id` back to `{other}`, or \
-             configure a bucket (`bucket.name`) that both can reach"
-        ),
-    ))
+    for other in registry.node_ids().await?.iter().filter(|other| *other != id) {
+        if settings.embedded {
+            return Err(refused(format!(
+                "the embedded store belongs to node `{other}` and serves one node only; set `node.id` back to `{other}`, \
+                 or configure a bucket (`bucket.name`) that both can reach"
+            )));
+        }
+        if settings.local_only {
+            return Err(refused(format!(
+                "node `{other}` is in this fleet already, and `node.address` of this node is not set, so that the other \
+                 cannot reach it; set `node.address` to an IP address of this machine"
+            )));
+        }
+        let there = match registry.node(other).await {
+            Ok(there) => there,
+            // A record that cannot be read is its own node's trouble.
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming => None,
+            Err(problem) => return Err(problem),
+        };
+        if there.is_some_and(|there| there.record.local_only) {
+            return Err(refused(format!(
+                "node `{other}` is in this fleet and has no `node.address`, so that this node cannot reach it; set it \
+                 there and start that node again, or remove it (`scafo node remove {other}`), then start this one"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn refused(detail: String) -> Problem {
+    Problem::new(ProblemCode::ReferenceHeld, detail)
 }
 
 /// What the settings say about this node, with no process yet.

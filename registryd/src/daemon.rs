@@ -39,6 +39,8 @@ use crate::{coordinator, deploy, node};
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long a hint that is on its way may hold up the end.
 const FLUSH: Duration = Duration::from_secs(2);
+/// How long the work may take to end: giving the lease back and the last hint, each for [`FLUSH`], and a moment.
+const LAST: Duration = Duration::from_secs(5);
 
 /// Why the daemon ends although nobody asked it to.
 #[derive(Debug, thiserror::Error)]
@@ -185,8 +187,11 @@ pub async fn run(
         }),
     };
     stop.cancel();
-    // Open calls finish (bounded by the transport); the work goes on under them until then, and drops what is left.
+    // Open calls finish (bounded by the transport) while the work ends in good order; what is left of it is dropped.
     while tasks.join_next().await.is_some() {}
+    if tokio::time::timeout(LAST, work.join_next()).await.is_err() {
+        tracing::warn!("the daemon ends with work under way");
+    }
     work.shutdown().await;
     end
 }
@@ -233,8 +238,9 @@ async fn start_and_work(
     });
     let Registered { own, in_force } = registered;
     parts.spawn(Pass::new(Arc::clone(&core), own, in_force, asked, statuses, desired).run());
-    parts.spawn(node::pass::apply(Arc::clone(&core), wanted));
-    parts.spawn(coordinator::driver::elect(Arc::clone(&core)));
+    parts.spawn(node::apply::apply(Arc::clone(&core), wanted));
+    let mut election = JoinSet::new();
+    election.spawn(coordinator::driver::elect(Arc::clone(&core), stop.clone()));
     parts.spawn(coordinator::places::place(Arc::clone(&core)));
     parts.spawn(coordinator::reaper::reap(Arc::clone(&core)));
     parts.spawn(deploy::driver::work(Arc::clone(&core), projects));
@@ -250,7 +256,11 @@ async fn start_and_work(
         biased;
         ended = parts.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("a part of the daemon")),
         () = stop.cancelled() => Fatal::Ended("the daemon, as asked,"),
+        ended = election.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("the election")),
     };
+    if stop.is_cancelled() && tokio::time::timeout(FLUSH, election.join_next()).await.is_err() {
+        tracing::warn!("the lease is not given back; another node takes over when it lapses");
+    }
     reporter.set_service_status("", ServingStatus::NotServing).await;
     if let Err(problem) = core.registry.flush_hints(FLUSH).await {
         tracing::warn!(?problem, "a change hint did not go out");

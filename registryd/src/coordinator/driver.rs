@@ -33,12 +33,14 @@ struct Driver {
     acquired_at: Timestamp,
 }
 
-/// Takes part in the election until the daemon ends.
-pub(crate) async fn elect(core: Arc<Core>) -> Fatal {
+/// Takes part in the election until `stop`, then gives the lease back if this node holds it.
+pub(crate) async fn elect(core: Arc<Core>, stop: CancellationToken) -> Fatal {
     // The next fence needs a look at every placement and node first.
-    let seen = core.worlds.subscribe().wait_for(|world| world.is_seen()).await.is_ok();
-    if !seen {
-        return Fatal::ended("the reconcile loop");
+    let seen = async { core.worlds.subscribe().wait_for(|world| world.is_seen()).await.is_ok() };
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => return Fatal::ended("the election, as asked,"),
+        seen = seen => if !seen { return Fatal::ended("the reconcile loop") },
     }
     let now = core.mono();
     let driver = Driver {
@@ -50,16 +52,25 @@ pub(crate) async fn elect(core: Arc<Core>) -> Fatal {
         acquired_at: core.registry.clock().wall(),
         core,
     };
-    driver.run().await
+    driver.run(stop).await
 }
 
 impl Driver {
-    async fn run(mut self) -> Fatal {
+    async fn run(mut self, stop: CancellationToken) -> Fatal {
         let clock = Arc::clone(self.core.registry.clock());
         loop {
+            if stop.is_cancelled() {
+                self.feed(Event::Resign);
+                if matches!(self.state, State::Following(_)) {
+                    // What is left is giving the lease back, if anything.
+                    while self.requests.join_next().await.is_some() {}
+                    return Fatal::ended("the election, as asked,");
+                }
+            }
             let due = self.due();
             tokio::select! {
                 biased;
+                () = stop.cancelled(), if !stop.is_cancelled() => {}
                 Some(done) = self.requests.join_next() => match done {
                     Ok(done) => self.done(done),
                     Err(_) => return Fatal::ended("a request about the lease"),
@@ -116,7 +127,8 @@ impl Driver {
         {
             // Whatever ended here is looked at again after a moment, not at once: two nodes that race must not spin.
             let due = self.state.due();
-            let jitter = PAUSE.0 + PAUSE.1.mul_f64(f64::from(rand::random::<u16>()) / f64::from(u16::MAX) / 4.0);
+            let jitter =
+                PAUSE.0 + PAUSE.1.mul_f64(f64::from(self.core.registry.clock().random()) / f64::from(u32::MAX) / 4.0);
             self.not_before = now.after(jitter.max(self.pause));
             let stands_until = seen.as_ref().and(due);
             self.core.lease.send_if_modified(|view| {
@@ -152,6 +164,9 @@ impl Driver {
                     tracing::info!(fence = fence.0, "this node coordinates");
                     *lead = Some(Lead { fence, lapses, authority: CancellationToken::new() });
                     view.stands_until = None;
+                    // Everybody has a look now: what a coordinator that died left undone shows at once and not when the
+                    // hint moves next.
+                    self.core.registry.mint_hint();
                 }
             }),
             Effect::StepDown => self.core.lease.send_modify(|view| {
@@ -184,12 +199,12 @@ fn body(stored: Stored<CoordinatorLease>) -> Body {
 }
 
 async fn put(core: &Core, write: Write, acquired_at: Timestamp) -> Done {
-    let Write { fence, replacing, nonce } = write;
+    let Write { fence, replacing, nonce, ttl } = write;
     let lease = CoordinatorLease {
         v: V1,
         node: core.settings.node.id.clone(),
         fence,
-        ttl_ms: core.settings.lease_ttl.0,
+        ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
         acquired_at,
         renewed_at: core.registry.clock().wall(),
         nonce: nonce.clone(),
@@ -239,10 +254,10 @@ mod tests {
         let memory = MemoryBucket::new();
         let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
         let mut first = JoinSet::new();
-        first.spawn(elect(Arc::clone(&a)));
+        first.spawn(elect(Arc::clone(&a), CancellationToken::new()));
         assert_eq!(until_leads(&mut a.lease.subscribe()).await, 1);
         let mut second = JoinSet::new();
-        second.spawn(elect(Arc::clone(&b)));
+        second.spawn(elect(Arc::clone(&b), CancellationToken::new()));
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(700)).await;
             assert!(leads(&a) && !leads(&b));
@@ -264,10 +279,10 @@ mod tests {
         cut.plan(move |_| cut_off.borrow().then_some(Fault::LoseRequest));
         let (a, b) = (core("a", cut), core("b", memory.sibling()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(elect(Arc::clone(&a)));
+        tasks.spawn(elect(Arc::clone(&a), CancellationToken::new()));
         until_leads(&mut a.lease.subscribe()).await;
         let authority = a.lease.borrow().lead.clone().unwrap().authority;
-        tasks.spawn(elect(Arc::clone(&b)));
+        tasks.spawn(elect(Arc::clone(&b), CancellationToken::new()));
         tokio::time::sleep(Duration::from_secs(20)).await;
         switch.send_replace(true);
         let mut taken = b.lease.subscribe();
@@ -288,12 +303,35 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_node_that_ends_gives_the_lease_back() {
+        let memory = MemoryBucket::new();
+        let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
+        let stop = CancellationToken::new();
+        let mut first = JoinSet::new();
+        first.spawn(elect(Arc::clone(&a), stop.clone()));
+        until_leads(&mut a.lease.subscribe()).await;
+        let mut second = JoinSet::new();
+        second.spawn(elect(Arc::clone(&b), CancellationToken::new()));
+        tokio::time::sleep(Duration::from_secs(31)).await;
+        let authority = a.lease.borrow().lead.clone().unwrap().authority;
+        stop.cancel();
+        first.join_next().await.unwrap().unwrap();
+        assert!(authority.is_cancelled());
+        let back = b.registry.lease().await.unwrap().unwrap().record;
+        assert_eq!((back.node.as_str(), back.fence.0, back.ttl_ms), ("a", 1, 0));
+        let ended = b.mono();
+        assert_eq!(until_leads(&mut b.lease.subscribe()).await, 2);
+        // One life until it looks, and no second one for waiting.
+        assert!(b.mono().since(ended) <= Duration::from_secs(16));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_lost_record_does_not_lower_the_fence() {
         let memory = MemoryBucket::new();
         let a = core("a", memory.sibling());
         a.worlds.send_modify(|world| Arc::make_mut(world).floor = scafo_core::record::Fence(41));
         let mut tasks = JoinSet::new();
-        tasks.spawn(elect(Arc::clone(&a)));
+        tasks.spawn(elect(Arc::clone(&a), CancellationToken::new()));
         assert_eq!(until_leads(&mut a.lease.subscribe()).await, 42);
     }
 }

@@ -4,6 +4,11 @@
 //! after that write *left*; expiry of somebody else's lease is judged by this node's own clock since it first saw that very
 //! body; each take-over has a fence above every fence that was seen anywhere. No writer's clock decides anything.
 //!
+//! A holder that ends in good order first steps down and then gives the lease back: it writes a body of the same fence with no
+//! life left, over its own last one. The record is not deleted, because the fence has to survive. Whoever sees that body takes
+//! over at once instead of waiting a life; the next fence is higher all the same, so what the old holder still has on the wire
+//! is refused like anything else that comes late.
+//!
 //! Every write has a nonce, in the body and on its outcome. It proves authorship after a lost answer, and it keeps the late
 //! outcome of an abandoned write from being taken for that of a newer one.
 
@@ -29,6 +34,13 @@ pub(crate) struct Body {
     pub(crate) nonce: String,
 }
 
+impl Body {
+    /// Its holder stepped down before it wrote this.
+    const fn is_given_back(&self) -> bool {
+        self.ttl.is_zero()
+    }
+}
+
 /// Somebody's lease and since when this node has been looking at this very body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -39,7 +51,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     fn first(body: &Body, now: Mono) -> Self {
-        let ttl = body.ttl.clamp(TTL_BOUNDS.0, TTL_BOUNDS.1);
+        let ttl = if body.is_given_back() { Duration::ZERO } else { body.ttl.clamp(TTL_BOUNDS.0, TTL_BOUNDS.1) };
         Self { etag: body.etag.clone(), fence: body.fence, lapses: now.after(ttl) }
     }
 }
@@ -51,6 +63,8 @@ pub(crate) struct Write {
     /// The body that it replaces; none means that there must be no lease.
     pub(crate) replacing: Option<ETag>,
     pub(crate) nonce: String,
+    /// Zero gives the lease back.
+    pub(crate) ttl: Duration,
 }
 
 /// Where this node stands.
@@ -71,6 +85,8 @@ pub(crate) enum State {
 pub(crate) enum Event {
     /// [`State::due`] has come.
     Due,
+    /// This node ends. Only a holder has anything to do; one whose renewal is on its way waits for its outcome first.
+    Resign,
     /// The bucket showed this.
     Read(Option<Body>),
     /// The bucket could not be read.
@@ -133,7 +149,7 @@ pub(crate) fn step(state: State, event: Event, inputs: &Inputs<'_>) -> (State, V
         Event::Written { nonce, .. } | Event::Refused { nonce } | Event::Unknown { nonce } => {
             state.nonce() != Some(nonce)
         }
-        Event::Due | Event::Read(_) | Event::ReadFailed => false,
+        Event::Due | Event::Resign | Event::Read(_) | Event::ReadFailed => false,
     };
     if stale {
         return (state, vec![]);
@@ -149,6 +165,9 @@ pub(crate) fn step(state: State, event: Event, inputs: &Inputs<'_>) -> (State, V
 fn following(seen: Option<Seen>, event: Event, inputs: &Inputs<'_>) -> (State, Vec<Effect>) {
     match event {
         Event::Due => (State::Following(seen), vec![Effect::Read]),
+        Event::Resign => (State::Following(seen), vec![]),
+        // Given back: its writer says so itself.
+        Event::Read(Some(body)) if body.is_given_back() => claim(Some(body.etag), body.fence, inputs),
         Event::Read(None) => claim(None, Fence::default(), inputs),
         // An earlier run of this very node: it is dead, because this one lives. Its late writes lose against the ETag.
         Event::Read(Some(body)) if body.node == *inputs.me => claim(Some(body.etag), body.fence, inputs),
@@ -169,7 +188,7 @@ fn following(seen: Option<Seen>, event: Event, inputs: &Inputs<'_>) -> (State, V
 
 fn claim(replacing: Option<ETag>, replaced: Fence, inputs: &Inputs<'_>) -> (State, Vec<Effect>) {
     let fence = replaced.max(inputs.floor).next();
-    let write = Write { fence, replacing, nonce: inputs.nonce.to_owned() };
+    let write = Write { fence, replacing, nonce: inputs.nonce.to_owned(), ttl: inputs.ttl };
     let state = State::Claiming { write: write.clone(), sent: inputs.now, doubtful: false };
     (state, vec![Effect::Write(write)])
 }
@@ -187,6 +206,7 @@ fn claiming(write: Write, sent: Mono, doubtful: bool, event: Event, inputs: &Inp
             (State::Claiming { write, sent, doubtful: true }, vec![Effect::Read])
         }
         Event::Read(_) | Event::ReadFailed | Event::Due => (State::Following(None), vec![]),
+        Event::Resign => (State::Claiming { write, sent, doubtful }, vec![]),
     }
 }
 
@@ -211,9 +231,15 @@ fn holding(
     match event {
         Event::Due if inputs.now >= lapses => (State::Following(None), vec![Effect::StepDown]),
         Event::Due => {
-            let write = Write { fence, replacing: Some(etag), nonce: inputs.nonce.to_owned() };
+            let write = Write { fence, replacing: Some(etag), nonce: inputs.nonce.to_owned(), ttl: inputs.ttl };
             let state = State::Renewing { write: write.clone(), sent: inputs.now, lapses, doubtful: false };
             (state, vec![Effect::Write(write)])
+        }
+        // First the authority, then the lease: in the other order somebody else could lead meanwhile.
+        Event::Resign => {
+            let nonce = inputs.nonce.to_owned();
+            let write = Write { fence, replacing: Some(etag), nonce, ttl: Duration::ZERO };
+            (State::Following(None), vec![Effect::StepDown, Effect::Write(write)])
         }
         Event::Read(_) | Event::ReadFailed | Event::Written { .. } | Event::Refused { .. } | Event::Unknown { .. } => {
             (State::Holding { fence, etag, renew, lapses }, vec![])
@@ -247,7 +273,7 @@ fn renewing(
         Event::Refused { .. } | Event::Unknown { .. } | Event::ReadFailed => {
             (State::Renewing { write, sent, lapses, doubtful: true }, vec![Effect::Read])
         }
-        Event::Due => (State::Renewing { write, sent, lapses, doubtful }, vec![]),
+        Event::Due | Event::Resign => (State::Renewing { write, sent, lapses, doubtful }, vec![]),
     }
 }
 
@@ -275,7 +301,7 @@ mod tests {
     }
 
     fn write(fence: u64, replacing: Option<&str>) -> Write {
-        Write { fence: Fence(fence), replacing: replacing.map(tag), nonce: "fresh".into() }
+        Write { fence: Fence(fence), replacing: replacing.map(tag), nonce: "fresh".into(), ttl: TTL }
     }
 
     fn claiming_at(at: u64) -> State {
@@ -375,6 +401,21 @@ mod tests {
     }
 
     #[test]
+    fn a_lease_is_given_back_only_after_its_holder_stepped_down_and_taken_at_once() {
+        let holding = State::Holding { fence: Fence(9), etag: tag("e"), renew: s(5), lapses: s(15) };
+        let back = Write { ttl: Duration::ZERO, ..write(9, Some("e")) };
+        let (state, effects) = go(holding, Event::Resign, 3);
+        assert_eq!((state, effects), (State::Following(None), vec![Effect::StepDown, Effect::Write(back)]));
+        // Where the next body is depends on a renewal that is on its way.
+        assert_eq!(go(renewing_at(5, 15), Event::Resign, 6), (renewing_at(5, 15), vec![]));
+        let free = Body { ttl: Duration::ZERO, ..body("f", "other", 9) };
+        let (seen, _) = go(State::Following(None), Event::Read(Some(body("a", "other", 9))), 0);
+        for state in [State::Following(None), seen] {
+            assert_eq!(go(state, Event::Read(Some(free.clone())), 1).1, [Effect::Write(write(10, Some("f")))]);
+        }
+    }
+
+    #[test]
     fn a_holder_renews_at_a_third_and_never_after_its_time() {
         let holding = State::Holding { fence: Fence(9), etag: tag("e"), renew: s(5), lapses: s(15) };
         assert_eq!(go(holding.clone(), Event::Due, 5).1, [Effect::Write(write(9, Some("e")))]);
@@ -383,106 +424,4 @@ mod tests {
 }
 
 #[cfg(test)]
-mod histories {
-    //! Several machines on one register with lost requests and answers.
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const TTL: Duration = Duration::from_secs(15);
-
-    struct World {
-        lease: Option<Body>,
-        writes: u64,
-        now: Mono,
-    }
-
-    struct Machine {
-        me: NodeId,
-        state: State,
-        leads: Option<(Fence, Mono)>,
-        queue: Vec<Effect>,
-    }
-
-    impl World {
-        /// The outcome that the store decides, before any answer is lost.
-        fn put(&mut self, me: &NodeId, write: &Write) -> Event {
-            if self.lease.as_ref().map(|body| &body.etag) != write.replacing.as_ref() {
-                return Event::Refused { nonce: write.nonce.clone() };
-            }
-            self.writes += 1;
-            let etag = ETag::parse(&format!("w{}", self.writes)).unwrap();
-            self.lease = Some(Body {
-                etag: etag.clone(),
-                node: me.clone(),
-                fence: write.fence,
-                ttl: TTL,
-                nonce: write.nonce.clone(),
-            });
-            Event::Written { nonce: write.nonce.clone(), etag }
-        }
-    }
-
-    impl Machine {
-        fn feed(&mut self, event: Event, world: &World, nonce: u64) {
-            let nonce = format!("{}-{nonce}", self.me);
-            let inputs = Inputs { now: world.now, me: &self.me, ttl: TTL, floor: Fence(0), nonce: &nonce };
-            let (state, effects) = step(self.state.clone(), event, &inputs);
-            self.state = state;
-            for effect in effects {
-                match effect {
-                    Effect::Lead { fence, lapses } => self.leads = Some((fence, lapses)),
-                    Effect::StepDown => self.leads = None,
-                    other @ (Effect::Read | Effect::Write(_)) => self.queue.push(other),
-                }
-            }
-        }
-
-        fn holds(&self, now: Mono) -> bool {
-            self.leads.is_some_and(|(_, lapses)| now < lapses)
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
-
-        /// Whatever is lost or late: never two holders at one instant, and the fence of the record never falls.
-        #[test]
-        fn at_most_one_holder_and_the_fence_never_falls(
-            choices in prop::collection::vec((0usize..3, 0u8..8, 0u64..6), 1..400),
-        ) {
-            let mut world = World { lease: None, writes: 0, now: Mono::at(Duration::ZERO) };
-            let mut machines: Vec<Machine> = ["a", "b", "c"]
-                .map(|me| Machine { me: me.parse().unwrap(), state: State::Following(None), leads: None, queue: vec![] })
-                .into();
-            let mut highest = Fence(0);
-            for (turn, (who, what, wait)) in choices.into_iter().enumerate() {
-                let turn = turn as u64;
-                world.now = world.now.after(Duration::from_secs(wait));
-                let machine = &mut machines[who];
-                if machine.queue.is_empty() {
-                    if machine.state.due().is_none_or(|due| due <= world.now) {
-                        machine.feed(Event::Due, &world, turn);
-                    }
-                } else {
-                    match machine.queue.remove(0) {
-                        Effect::Write(write) => {
-                            let lost = Event::Unknown { nonce: write.nonce.clone() };
-                            let outcome = if what == 0 { lost.clone() } else { world.put(&machine.me, &write) };
-                            machine.feed(if what == 1 { lost } else { outcome }, &world, turn);
-                        }
-                        Effect::Read if what == 2 => machine.feed(Event::ReadFailed, &world, turn),
-                        Effect::Read => machine.feed(Event::Read(world.lease.clone()), &world, turn),
-                        Effect::Lead { .. } | Effect::StepDown => unreachable!("carried out at once"),
-                    }
-                }
-                let holders = machines.iter().filter(|machine| machine.holds(world.now)).count();
-                prop_assert!(holders <= 1, "{holders} holders at {:?}", world.now);
-                let fence = world.lease.as_ref().map_or(Fence(0), |body| body.fence);
-                prop_assert!(fence >= highest);
-                highest = fence;
-            }
-        }
-    }
-}
+mod histories;

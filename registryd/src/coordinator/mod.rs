@@ -8,6 +8,7 @@ pub(crate) mod lease;
 pub(crate) mod placement;
 pub(crate) mod places;
 pub(crate) mod reaper;
+mod retention;
 
 use async_trait::async_trait;
 use scafo_core::record::{CoordinatorLease, Fence};

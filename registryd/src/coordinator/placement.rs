@@ -154,16 +154,27 @@ fn leaver<'a>(
     }
     // A leaving node stays in the placement until its process is gone; that it does by itself.
     let first = surplus.iter().find(|node| !node.leaving)?;
-    if !wish.published || hopeless(wish, ideal, surplus) {
-        return Some(&first.id);
-    }
+    let spare = !wish.published || hopeless(wish, ideal, surplus) || others_serve(ideal, current, nodes, &first.id);
+    spare.then_some(&first.id)
+}
+
+/// Whether as many others as there can be serve what was published, at least one.
+fn others_serve(ideal: &Ideal, current: &[NodeId], nodes: &[Candidate], without: &NodeId) -> bool {
     let ready = nodes
         .iter()
-        .filter(|node| node.placeable() && node.serves == Serves::Published && node.id != first.id)
+        .filter(|node| node.placeable() && node.serves == Serves::Published && node.id != *without)
         .filter(|node| current.contains(&node.id))
         .count();
     let needed = usize::try_from(ideal.wanted).unwrap_or(usize::MAX).min(ideal.nodes.len()).max(1);
-    (ready >= needed).then_some(&first.id)
+    ready >= needed
+}
+
+/// Whether a leaving node that serves the application may end: the rule by which the coordinator takes any other node out.
+pub(crate) fn dispensable(wish: &Wish<'_>, current: &[NodeId], nodes: &[Candidate], leaving: &NodeId) -> bool {
+    let ideal = ideal(wish, nodes);
+    // Nothing satisfies the selector, this node neither: then the selector wins over serving.
+    let unwanted = || ideal.nodes.is_empty() && nodes.iter().any(|it| it.id == *leaving && !it.matches(wish.selector));
+    !wish.published || others_serve(&ideal, current, nodes, leaving) || unwanted()
 }
 
 /// The surplus breaks the selector and nothing satisfies it: then the selector wins over serving.
@@ -193,6 +204,28 @@ mod tests {
 
     fn labelled(text: &str, region: &str) -> Candidate {
         Candidate { labels: [("region".to_owned(), region.to_owned())].into(), ..node(text) }
+    }
+
+    #[test]
+    fn a_leaving_node_is_dispensable_once_as_many_others_serve_as_there_can_be() {
+        let (shop, eu) = (name("shop"), BTreeMap::from([("region".to_owned(), "eu".to_owned())]));
+        let ask = |replicas, published, selector, current: &[&str], nodes: &[Candidate]| {
+            let wish = Wish { application: &shop, replicas, selector, published };
+            let current: Vec<NodeId> = current.iter().map(|text| id(text)).collect();
+            dispensable(&wish, &current, nodes, &id("a"))
+        };
+        let a = Candidate { leaving: true, serves: Serves::Published, ..node("a") };
+        let ready = |text| Candidate { serves: Serves::Published, ..node(text) };
+        let booting = |text| Candidate { serves: Serves::Something, ..node(text) };
+        let one = count(1);
+        assert!(!ask(one, true, None, &["a"], std::slice::from_ref(&a)), "nobody else is there");
+        assert!(!ask(one, true, None, &["a", "b"], &[a.clone(), booting("b")]));
+        assert!(ask(one, true, None, &["a", "b"], &[a.clone(), ready("b")]));
+        assert!(!ask(one, true, None, &["a"], &[a.clone(), ready("b")]), "`b` serves it still, not again");
+        assert!(!ask(count(2), true, None, &["a", "b", "c"], &[a.clone(), ready("b"), booting("c")]));
+        assert!(ask(count(9), true, None, &["a", "b", "c"], &[a.clone(), ready("b"), ready("c")]));
+        assert!(ask(one, false, None, &["a"], std::slice::from_ref(&a)), "nothing was published yet");
+        assert!(ask(one, true, Some(&eu), &["a"], std::slice::from_ref(&a)), "nobody is wanted there");
     }
 
     fn count(replicas: u32) -> Replicas {

@@ -10,7 +10,7 @@ use scafo_core::view::Unplaced;
 use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode, key};
 use tokio::time::timeout;
 
-use super::placement::{Candidate, Outlook, Serves, Wish, next};
+use super::placement::{Candidate, Outlook, Serves, Wish, dispensable, next};
 use super::{Holder, Lead};
 use crate::daemon::{Core, Fatal};
 use crate::node::wake::{Look, seen};
@@ -152,6 +152,29 @@ fn wish<'a>(name: &'a ApplicationName, application: &'a ApplicationRecord) -> Wi
         selector: application.node_selector.as_ref(),
         published: application.deployment.is_some(),
     }
+}
+
+/// Applications that run on `me` and that would be served by fewer others than there could be, if it ended now. A record that
+/// cannot be read leaves open what is needed, so its application counts.
+pub(crate) fn held_up_by(world: &World, me: &NodeId) -> Vec<ApplicationName> {
+    let index = index(world);
+    let Some(mine) = index.get(me) else { return Vec::new() };
+    let needed = |name: &&&ApplicationName| {
+        if world.shown.unreadable.contains(**name) {
+            return true;
+        }
+        let Some(application) = world.shown.applications.get(**name).filter(|application| application.may_serve())
+        else {
+            return false;
+        };
+        let placement = world.shown.placements.get(**name);
+        let current = placement.map_or(&[][..], |placement| &placement.nodes);
+        let nodes = candidates(world, &index, name, application);
+        current.contains(me) && !dispensable(&wish(name, application), current, &nodes, me)
+    };
+    let mut names: Vec<ApplicationName> = mine.keys().filter(needed).map(|name| (*name).clone()).collect();
+    names.sort();
+    names
 }
 
 /// Each node's processes by application, so that a round is linear in nodes × applications.

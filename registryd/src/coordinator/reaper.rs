@@ -7,29 +7,51 @@ use std::time::Duration;
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
 use scafo_core::{ApplicationName, Problem, key};
 
-use super::Lead;
+use super::{Lead, retention};
 use crate::daemon::{Core, Fatal};
 use crate::deploy::judge::{abandoned, expired};
 use crate::registry::{Cache, Intent, Read};
 
 /// Time between two sweeps: two listings a minute.
 const SWEEP: Duration = Duration::from_mins(1);
+/// Time between two looks at what is kept for days. They list much more, and a quarter of an hour more is nothing to a day.
+const RETENTION: Duration = Duration::from_mins(15);
 
 /// Sweeps until the daemon ends.
 pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
     let mut deploys: Cache<DeployRecord> = Cache::default();
     let mut claims: Cache<DomainClaim> = Cache::default();
+    // Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
+    let mut next_retention = core.mono().after(jittered(&core));
     loop {
         core.registry.clock().sleep(SWEEP).await;
-        let lead = core.lease.borrow().lead.clone();
-        let Some(lead) = lead.filter(|lead| core.mono() < lead.lapses) else { continue };
+        let Some(lead) = leads(&core) else { continue };
         if let Err(problem) = sweep(&core, &lead, &mut deploys).await {
             tracing::warn!(?problem, "a sweep did not go through; the next one goes on");
         }
         if let Err(problem) = orphans(&core, &lead, &mut claims).await {
             tracing::warn!(?problem, "a sweep of orphans did not go through; the next one goes on");
         }
+        if next_retention > core.mono() {
+            continue;
+        }
+        next_retention = core.mono().after(jittered(&core));
+        let Some(lead) = leads(&core) else { continue };
+        let world = core.worlds.borrow().clone();
+        if let Err(problem) = retention::sweep(&core, &lead, &world).await {
+            tracing::warn!(?problem, "a sweep of what is old did not go through; the next one goes on");
+        }
     }
+}
+
+fn leads(core: &Core) -> Option<Lead> {
+    let lead = core.lease.borrow().lead.clone();
+    lead.filter(|lead| core.mono() < lead.lapses)
+}
+
+/// Up to a quarter less than [`RETENTION`].
+fn jittered(core: &Core) -> Duration {
+    RETENTION.mul_f64(1.0 - f64::from(core.registry.clock().random()) / f64::from(u32::MAX) / 4.0)
 }
 
 /// Removes what a deletion that met a claim or a pass half way has left. What this node's last look did not show is looked up

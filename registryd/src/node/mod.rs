@@ -1,7 +1,9 @@
 //! This node: what it runs, what it says, and what it knows of the others.
 
 pub(crate) mod adoption;
+pub(crate) mod apply;
 pub(crate) mod desired;
+pub(crate) mod drain;
 pub(crate) mod in_force;
 pub(crate) mod liveness;
 pub(crate) mod pass;

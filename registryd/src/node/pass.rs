@@ -16,13 +16,16 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use super::adoption::{Adopting, Reloaded, Report};
+use super::apply::Desired;
 use super::desired::{Standing, Wanted, desired, next_end};
+use super::drain::{Leaving, Situation};
 use super::in_force::InForce;
 use super::publish::Publisher;
 use super::records::{HintDue, Order, Records};
 use super::serving::fold;
 use super::wake::Asked;
-use super::world::Shown;
+use super::world::{Shown, World};
+use crate::coordinator::places::held_up_by;
 use crate::daemon::{Core, Fatal};
 use crate::files;
 use crate::registry::engine::WRITE_ID;
@@ -33,9 +36,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long one write of the node's record is tried before its content is decided anew.
 const WRITE: Duration = Duration::from_secs(10);
 
-/// The applications that shall run here; nothing before the first look.
-pub(crate) type Desired = Option<Arc<BTreeSet<ApplicationName>>>;
-
 struct Looked {
     records: Records,
     outcome: Result<(), Problem>,
@@ -45,7 +45,6 @@ struct Looked {
 
 struct Wrote {
     outcome: Result<Stored<NodeRecord>, Problem>,
-    serving: Vec<Serving>,
     began: Mono,
 }
 
@@ -71,9 +70,12 @@ pub(crate) struct Pass {
     /// What the record said about each process when this daemon started.
     before: BTreeMap<ApplicationName, Serving>,
     writes: JoinSet<Wrote>,
+    /// When the last write of it ended.
+    wrote: Mono,
     next_heartbeat: Mono,
     next_write: Mono,
     serving: Vec<Serving>,
+    leaving: Leaving,
     passes: u64,
     failing: bool,
     publisher: Publisher,
@@ -110,6 +112,8 @@ impl Pass {
             stored: None,
             before,
             writes: JoinSet::new(),
+            wrote: now,
+            leaving: Leaving::default(),
             next_heartbeat: now.after(settings.heartbeat.get()),
             next_write: now,
             passes: 0,
@@ -169,7 +173,8 @@ impl Pass {
             self.next_hint = now.after(self.core.settings.reconcile_interval.get());
         }
         let hint = if tick { HintDue::Yes } else { HintDue::No };
-        let order = Order { asked, now, hint, jitter: f64::from(rand::random::<u16>()) / f64::from(u16::MAX) };
+        let order =
+            Order { asked, now, hint, jitter: f64::from(self.core.registry.clock().random()) / f64::from(u32::MAX) };
         let core = Arc::clone(&self.core);
         let began = (now, core.registry.clock().wall());
         self.looks.spawn(async move {
@@ -190,7 +195,7 @@ impl Pass {
             // What was due is due again.
             self.next_hint = self.next_hint.min(now);
         } else {
-            self.take_in(&records, now).await?;
+            self.take_in(&records, began.0, now).await?;
         }
         let clock = self.core.registry.clock();
         let status = ReconcileStatus {
@@ -217,13 +222,16 @@ impl Pass {
         self.failing = error.is_some();
     }
 
-    async fn take_in(&mut self, records: &Records, now: Mono) -> Result<(), Fatal> {
+    async fn take_in(&mut self, records: &Records, began: Mono, now: Mono) -> Result<(), Fatal> {
         let shown = records.shown();
+        // What a look saw that began before the last write ended may be older than that.
         if let Some(own) = shown.nodes.get(&self.own.id)
             && self.writes.is_empty()
+            && began >= self.wrote
         {
             self.own.leaving = own.record.leaving;
             self.own.draining = own.record.draining;
+            self.own.drain.clone_from(&own.record.drain);
         }
         let lease = self.core.lease.borrow().seen;
         let placements = shown.placements.values().map(|placement| &**placement);
@@ -239,12 +247,12 @@ impl Pass {
     /// Starts a write of the node's record when it says something new or the heartbeat is due.
     fn start_write(&mut self) {
         let now = self.core.mono();
-        let news = self.serving != self.own.serving;
+        let news = self.has_news();
         if !self.writes.is_empty() || self.next_write > now || !(news || self.next_heartbeat <= now) {
             return;
         }
         let core = Arc::clone(&self.core);
-        let serving = self.serving.clone();
+        let (serving, leaving) = (self.serving.clone(), self.leaving.clone());
         let fence = self.in_force.kept().fence;
         let id = self.own.id.clone();
         // A bare heartbeat goes over what this loop wrote last, without a look before.
@@ -255,18 +263,24 @@ impl Pass {
                 node.serving.clone_from(&serving);
                 node.heartbeat_at = heartbeat_at;
                 node.fence = node.fence.max(fence);
+                leaving.write(node);
                 Ok(())
             };
             let outcome = write_own(&core, &id, over, mutate).await;
-            Wrote { outcome, serving, began: now }
+            Wrote { outcome, began: now }
         });
     }
 
+    /// Whether this node has more to say than that it lives.
+    fn has_news(&self) -> bool {
+        self.serving != self.own.serving || self.leaving.is_news(&self.own)
+    }
+
     fn wrote(&mut self, wrote: Wrote) -> Result<(), Fatal> {
+        self.wrote = self.core.mono();
         match wrote.outcome {
             Ok(stored) => {
                 self.own.clone_from(&stored.record);
-                self.own.serving = wrote.serving;
                 self.stored = Some(stored);
                 self.next_heartbeat = wrote.began.after(self.core.settings.heartbeat.get());
                 Ok(())
@@ -283,7 +297,7 @@ impl Pass {
     /// When something is due although nothing happened.
     fn due(&self) -> Mono {
         let mut due = self.next_heartbeat.max(self.next_write);
-        if self.serving != self.own.serving {
+        if self.has_news() {
             due = self.next_write;
         }
         if !self.writes.is_empty() {
@@ -298,9 +312,9 @@ impl Pass {
             }
             due = due.min(self.retry.map_or(look, |retry| retry.max(look)));
         }
-        let holds = self.wanted.as_ref().and_then(next_end);
+        let holds = self.wanted.as_ref().and_then(next_end).into_iter().chain(self.leaving.due());
         let reloads = self.adopting.values().filter_map(Adopting::due).filter(|at| *at > self.core.mono()).min();
-        holds.into_iter().chain(reloads).fold(due, Mono::min)
+        holds.chain(reloads).fold(due, Mono::min)
     }
 
     /// Decides from what is known now, and tells everybody.
@@ -312,20 +326,45 @@ impl Pass {
         }
         let Some(statuses) = statuses else {
             // Nothing is known of the processes yet: what the record says of them still holds.
-            let own = NodeRecord { serving: self.serving.clone(), ..self.own.clone() };
+            let own = self.as_it_is();
             self.core.worlds.send_replace(Arc::new(self.publisher.world(own, &self.in_force, &[])));
             return;
         };
+        let world = self.decide(&shown, &statuses);
+        let out = self.leaving.is_out();
+        let held_up_by = if self.own.leaving { held_up_by(&world, &self.own.id) } else { Vec::new() };
+        self.leaving.look(Situation {
+            record: &self.own,
+            held_up_by: &held_up_by,
+            runs: !statuses.is_empty(),
+            now: self.core.mono(),
+            timeout: self.core.settings.drain_timeout.get(),
+        });
+        // On its way out, or back, other things follow from the same facts.
+        let world = if self.leaving.is_out() == out { world } else { self.decide(&shown, &statuses) };
+        self.publisher.snapshot(&self.core, &world);
+        self.core.worlds.send_replace(world);
+    }
+
+    /// This node's record with what is true now and not written yet.
+    fn as_it_is(&self) -> NodeRecord {
+        let mut own = NodeRecord { serving: self.serving.clone(), ..self.own.clone() };
+        self.leaving.write(&mut own);
+        own
+    }
+
+    /// Which processes shall run, and what there is to say about those that do.
+    fn decide(&mut self, shown: &Shown, statuses: &[ProcessStatus]) -> Arc<World> {
         let now = self.core.mono();
-        let standings = self.standings(&shown);
+        let standings = self.standings(shown);
         // What runs when this daemon starts was placed once, and gets its hold if it is no more.
         let was = self
             .wanted
             .take()
             .unwrap_or_else(|| statuses.iter().map(|status| (status.application.clone(), Wanted::Placed)).collect());
         let wanted = desired(&standings, &was, now, self.core.settings.ingress_hold.get());
-        let reports = self.adopt(&shown, &wanted, &statuses, now);
-        self.serving = fold(&statuses, &wanted, &reports);
+        let reports = self.adopt(shown, &wanted, statuses, now);
+        self.serving = fold(statuses, &wanted, &reports);
         let names: BTreeSet<ApplicationName> = wanted.keys().cloned().collect();
         self.desired.send_if_modified(|desired| {
             let same = desired.as_deref() == Some(&names);
@@ -335,10 +374,8 @@ impl Pass {
             !same
         });
         self.wanted = Some(wanted);
-        let own = NodeRecord { serving: self.serving.clone(), ..self.own.clone() };
-        let world = Arc::new(self.publisher.world(own, &self.in_force, &statuses));
-        self.publisher.snapshot(&self.core, &world);
-        self.core.worlds.send_replace(world);
+        let own = self.as_it_is();
+        Arc::new(self.publisher.world(own, &self.in_force, statuses))
     }
 
     fn standings(&self, shown: &Shown) -> BTreeMap<ApplicationName, Standing> {
@@ -347,7 +384,9 @@ impl Pass {
             .iter()
             .map(|(name, application)| {
                 let placement = self.in_force.get(name);
-                let here = placement.is_some_and(|placement| placement.nodes.contains(&self.own.id));
+                // A node on its way out ends what it runs as if it were placed elsewhere: after the hold.
+                let here =
+                    !self.leaving.is_out() && placement.is_some_and(|placement| placement.nodes.contains(&self.own.id));
                 let standing = if application.may_serve() { Standing::Serves { here } } else { Standing::Stopped };
                 (name.clone(), standing)
             })
@@ -426,36 +465,4 @@ async fn write_own(
 /// What a task of the loop brought; a task that panicked ends the daemon, which starts anew with a clear state.
 fn unbroken<T>(ended: Result<T, JoinError>) -> Result<T, Fatal> {
     ended.map_err(|_| Fatal::ended("a task of the reconcile loop"))
-}
-
-/// Tells the supervisor what shall run: on each change, and again every `interval`, because a supervisor that started anew
-/// knows nothing.
-pub(crate) async fn apply(core: Arc<Core>, mut desired: watch::Receiver<Desired>) -> Fatal {
-    let interval = core.settings.reconcile_interval.get();
-    let mut pass = 0;
-    let mut failing = false;
-    loop {
-        let set = desired.borrow_and_update().clone();
-        let mut wait = interval;
-        if let Some(set) = set {
-            pass += 1;
-            let outcome = core.supervisor.apply(&core.run, pass, set.iter()).await;
-            if let Err(problem) = &outcome {
-                wait = RETRY.min(interval);
-                if !failing {
-                    tracing::warn!(?problem, "the supervisor does not take the processes to run, trying again");
-                }
-            }
-            failing = outcome.is_err();
-        }
-        tokio::select! {
-            biased;
-            changed = desired.changed() => {
-                if changed.is_err() {
-                    return Fatal::ended("the reconcile loop");
-                }
-            }
-            () = core.registry.clock().sleep(wait) => {}
-        }
-    }
 }

@@ -58,6 +58,7 @@ impl Registry {
                 }
                 routed_differently = node.leaving != before.leaving
                     || node.draining != before.draining
+                    || node.drain != before.drain
                     || node.serving != before.serving
                     || node.address != before.address
                     || node.api != before.api;

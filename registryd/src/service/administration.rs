@@ -117,7 +117,7 @@ impl Caller {
         }
     }
 
-    fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         match self {
             Self::Operator { id, .. } => id.as_str(),
             Self::Node(id) => id.as_str(),

@@ -80,6 +80,22 @@ async fn the_embedded_store_serves_one_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_node_is_refused_while_either_has_no_address() {
+    for unset in ["a", "b"] {
+        let memory = MemoryBucket::new();
+        let second = memory.sibling();
+        let first = Node::start_with("a", memory, |settings| settings.local_only = unset == "a");
+        until(|| async { first.state().await.ok() }).await;
+        let mut second = Node::start_with("b", second, |settings| settings.local_only = unset == "b");
+        let fatal = second.end().await.unwrap_err();
+        assert_eq!(fatal.exit_code(), 78);
+        let text = fatal.to_string();
+        assert!(text.contains("`a`") && text.contains("`node.address`"), "{text}");
+        assert_eq!(first.memory().keys("_scafo/nodes/"), ["_scafo/nodes/a.json"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_id_with_another_key_is_refused_for_good() {
     let memory = MemoryBucket::new();
     let second = memory.sibling();

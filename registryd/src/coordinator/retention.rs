@@ -1,0 +1,333 @@
+//! What has been kept for long enough: deployment records and observations. Decisions here are pure and read nothing but
+//! keys and the store's own dates; the sweep beside them asks for the lease before each delete.
+//!
+//! A deployment record goes when nothing serves its version, fifty newer ones stand, and it is older than thirty days. An
+//! observation goes with its whole hour. What does not look like either is left alone: it is not scafo's to delete.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use scafo_core::key::prefix::{DEPLOYMENTS, OBSERVE};
+use scafo_core::{ApplicationName, DeploymentVersion, Problem, Timestamp};
+use scafo_store::{ListRequest, Listed};
+
+use super::{Holder, Lead};
+use crate::daemon::Core;
+use crate::node::world::World;
+use crate::registry::{Guard as _, Intent};
+
+/// Deployment records of an application that stay whatever their age.
+const NEWEST: usize = 50;
+/// Deployment records stay for this long whatever their number.
+const AGE: Duration = Duration::from_hours(30 * 24);
+/// Keys deleted with one look at the lease; a batch is as large as one request of the store takes.
+const BATCH: usize = 1000;
+
+/// Removes what has been kept for long enough.
+///
+/// # Errors
+/// `lease-lost`; store errors. The next sweep goes on.
+pub(super) async fn sweep(core: &Core, lead: &Lead, world: &World) -> Result<(), Problem> {
+    let sweep =
+        Sweep { core, intent: Intent::new().under(lead.authority.clone()), holder: Holder::new(core, lead.fence) };
+    sweep.deployments(world).await?;
+    sweep.observations().await
+}
+
+struct Sweep<'a> {
+    core: &'a Core,
+    intent: Intent,
+    holder: Holder<'a>,
+}
+
+impl Sweep<'_> {
+    /// Page by page, one application in memory at a time: there may be many times more records than a whole listing holds.
+    async fn deployments(&self, world: &World) -> Result<(), Problem> {
+        let served = served(world);
+        let mut group: Option<(ApplicationName, Vec<Listed>)> = None;
+        let mut token = None;
+        loop {
+            let request = ListRequest { token: token.as_ref(), ..ListRequest::of(DEPLOYMENTS) };
+            let page = self.core.registry.bucket().list_page(request).await?;
+            for listed in page.entries {
+                let Some((name, _)) = deployment_of(&listed.key) else { continue };
+                match &mut group {
+                    Some((current, rows)) if *current == name => rows.push(listed),
+                    _ => {
+                        if let Some((name, rows)) = group.replace((name, vec![listed])) {
+                            self.delete("deployments", outlived(&rows, served.get(&name))).await?;
+                        }
+                    }
+                }
+            }
+            match page.next {
+                Some(next) => token = Some(next),
+                None => break,
+            }
+        }
+        if let Some((name, rows)) = group {
+            self.delete("deployments", outlived(&rows, served.get(&name))).await?;
+        }
+        Ok(())
+    }
+
+    /// Downwards only where a part is old and a part is not, so that a sweep costs a few listings for each node.
+    async fn observations(&self) -> Result<(), Problem> {
+        let mut open = vec![OBSERVE.to_owned()];
+        while let Some(prefix) = open.pop() {
+            let listing = self.core.registry.bucket().list_delimited(&prefix).await?;
+            let now = listing.date.unwrap_or_else(|| self.core.registry.clock().wall());
+            let cutoff = before(now, self.core.settings.observe_retention.get());
+            for below in listing.prefixes {
+                match verdict(&below, cutoff) {
+                    Verdict::Keep => {}
+                    Verdict::Open => open.push(below),
+                    Verdict::Old => self.remove_hours(&below, cutoff).await?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn remove_hours(&self, prefix: &str, cutoff: Timestamp) -> Result<(), Problem> {
+        let mut token = None;
+        loop {
+            let request = ListRequest { token: token.as_ref(), ..ListRequest::of(prefix) };
+            let page = self.core.registry.bucket().list_page(request).await?;
+            let keys = page.entries.into_iter().map(|listed| listed.key);
+            let old = keys.filter(|key| observed_at(key).is_some_and(|at| at < cutoff)).collect();
+            self.delete("observations", old).await?;
+            match page.next {
+                Some(next) => token = Some(next),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn delete(&self, what: &'static str, keys: Vec<String>) -> Result<(), Problem> {
+        for batch in keys.chunks(BATCH) {
+            self.holder.check().await?;
+            self.core.registry.engine().delete_many(&self.intent, batch).await?;
+            tracing::info!(what, count = batch.len(), "kept for long enough, removed");
+        }
+        Ok(())
+    }
+}
+
+/// The versions that each known application serves or has published last.
+fn served(world: &World) -> BTreeMap<ApplicationName, BTreeSet<DeploymentVersion>> {
+    let published = |application: &scafo_core::record::ApplicationRecord| {
+        application.deployment.iter().map(|published| published.version.clone()).collect()
+    };
+    let readable = world.shown.applications.iter().filter(|(name, _)| !world.shown.unreadable.contains(*name));
+    let mut served: BTreeMap<ApplicationName, BTreeSet<DeploymentVersion>> =
+        readable.map(|(name, application)| (name.clone(), published(application))).collect();
+    for serving in world.nodes.values().flat_map(|node| &node.record.serving) {
+        if let (Some(versions), Some(version)) = (served.get_mut(&serving.application), &serving.deployment) {
+            versions.insert(version.clone());
+        }
+    }
+    served
+}
+
+fn deployment_of(key: &str) -> Option<(ApplicationName, DeploymentVersion)> {
+    let (name, version) = key.strip_prefix(DEPLOYMENTS)?.split_once('/')?;
+    Some((name.parse().ok()?, version.strip_suffix(".json")?.parse().ok()?))
+}
+
+/// Which records of one application have outlived their use. An application of which nothing is known keeps all of its own,
+/// and so does a store that does not tell when something was written.
+fn outlived(rows: &[Listed], served: Option<&BTreeSet<DeploymentVersion>>) -> Vec<String> {
+    let Some(served) = served else { return Vec::new() };
+    let mut dated: Vec<(Timestamp, &Listed)> = rows.iter().filter_map(|row| Some((row.last_modified?, row))).collect();
+    if dated.len() < rows.len() {
+        return Vec::new();
+    }
+    // Newest first; records of one second are in the order of their keys.
+    dated.sort_by(|(a, left), (b, right)| (b, &left.key).cmp(&(a, &right.key)));
+    let old = |written: Timestamp, row: &Listed| row.date.is_some_and(|date| date.since(written) > AGE);
+    let unserved = |row: &Listed| deployment_of(&row.key).is_some_and(|(_, version)| !served.contains(&version));
+    dated
+        .into_iter()
+        .skip(NEWEST)
+        .filter(|(written, row)| old(*written, row) && unserved(row))
+        .map(|(_, row)| row.key.clone())
+        .collect()
+}
+
+/// What a listing of observations does about one prefix below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing in it is old, or it is no partition.
+    Keep,
+    /// A part of it may be.
+    Open,
+    /// All of it is.
+    Old,
+}
+
+fn verdict(prefix: &str, cutoff: Timestamp) -> Verdict {
+    let Some(parts) = prefix.strip_prefix(OBSERVE).and_then(|rest| rest.strip_suffix('/')) else {
+        return Verdict::Keep;
+    };
+    let parts: Vec<&str> = parts.split('/').skip(1).collect();
+    if parts.is_empty() {
+        return Verdict::Open;
+    }
+    match span(&parts) {
+        Some((_, end)) if end <= cutoff => Verdict::Old,
+        Some((start, _)) if start < cutoff && parts.len() < 4 => Verdict::Open,
+        Some(_) | None => Verdict::Keep,
+    }
+}
+
+/// The time that a partition covers: `yyyy`, `yyyy/mm`, `yyyy/mm/dd` or `yyyy/mm/dd/hh`, in UTC.
+fn span(parts: &[&str]) -> Option<(Timestamp, Timestamp)> {
+    let widths = [4, 2, 2, 2];
+    let digits = |(part, width): (&&str, usize)| part.len() == width && part.bytes().all(|byte| byte.is_ascii_digit());
+    if parts.len() > widths.len() || !parts.iter().zip(widths).all(digits) {
+        return None;
+    }
+    let numbers: Vec<u32> = parts.iter().filter_map(|part| part.parse().ok()).collect();
+    let start = |year: u32, month: u32, day: &str, hour: &str| -> Option<Timestamp> {
+        format!("{year:04}-{month:02}-{day}T{hour}:00:00.000Z").parse().ok()
+    };
+    match numbers[..] {
+        [year] => Some((start(year, 1, "01", "00")?, start(year + 1, 1, "01", "00")?)),
+        [year, 12] => Some((start(year, 12, "01", "00")?, start(year + 1, 1, "01", "00")?)),
+        [year, month] => Some((start(year, month, "01", "00")?, start(year, month + 1, "01", "00")?)),
+        [year, month, _] => start(year, month, parts[2], "00").map(|day| (day, day.after(Duration::from_hours(24)))),
+        [year, month, _, _] => {
+            start(year, month, parts[2], parts[3]).map(|hour| (hour, hour.after(Duration::from_hours(1))))
+        }
+        _ => None,
+    }
+}
+
+/// When an observation was written, if its key is one: the partition and the stamp have to agree, so that neither a typing
+/// error nor a clock that was wrong for a while makes the sweep take what is new.
+fn observed_at(key: &str) -> Option<Timestamp> {
+    let parts: Vec<&str> = key.strip_prefix(OBSERVE)?.split('/').collect();
+    let [node, partition @ .., file] = parts.as_slice() else { return None };
+    node.parse::<scafo_core::NodeId>().ok()?;
+    let (stamp, sequence) = file.strip_suffix(".parquet")?.split_once('-')?;
+    sequence.parse::<u64>().ok()?;
+    let at = Timestamp::from_millis(stamp.parse().ok()?);
+    let (start, end) = span(partition).filter(|_| partition.len() == 4)?;
+    (start <= at && at < end).then_some(at)
+}
+
+fn before(now: Timestamp, duration: Duration) -> Timestamp {
+    Timestamp::from_millis(now.as_millis().saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::record::Fence;
+    use scafo_store::{Bucket as _, ETag, MemoryBucket, PutOptions};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::daemon::testing::{core, show};
+
+    const DAY: i64 = 24 * 3600 * 1000;
+    const NOW: i64 = 1_800_000_000_000;
+
+    fn row(version: &str, days_ago: i64) -> Listed {
+        Listed {
+            key: format!("{DEPLOYMENTS}shop/{version}.json"),
+            etag: ETag::parse("x").unwrap(),
+            size: 1,
+            last_modified: Some(Timestamp::from_millis(NOW - days_ago * DAY)),
+            date: Some(Timestamp::from_millis(NOW)),
+        }
+    }
+
+    #[test]
+    fn a_deployment_outlives_its_use_when_it_is_old_and_unserved_and_not_among_the_newest() {
+        let rows: Vec<Listed> = (0..60).map(|age| row(&format!("v{age:02}"), age)).collect();
+        let keys = |served: &[&str]| -> Option<Vec<String>> {
+            let served = served.iter().map(|version| version.parse().unwrap()).collect();
+            Some(outlived(&rows, Some(&served)))
+        };
+        let named = |ages: std::ops::Range<i64>| ages.map(|age| row(&format!("v{age}"), 0).key).collect::<Vec<_>>();
+        assert_eq!(keys(&[]), Some(named(50..60)));
+        assert_eq!(keys(&["v59", "v00"]), Some(named(50..59)));
+        assert!(outlived(&rows, None).is_empty(), "nothing is known of its application");
+        let young: Vec<Listed> = (0..60).map(|age| row(&format!("v{age:02}"), age / 3)).collect();
+        assert!(outlived(&young, Some(&BTreeSet::new())).is_empty());
+        let undated: Vec<Listed> = rows.iter().map(|row| Listed { last_modified: None, ..row.clone() }).collect();
+        assert!(outlived(&undated, Some(&BTreeSet::new())).is_empty());
+    }
+
+    #[test]
+    fn an_hour_goes_as_a_whole_and_what_is_no_partition_stays() {
+        let cutoff: Timestamp = "2026-11-23T10:30:00.000Z".parse().unwrap();
+        for (below, want) in [
+            ("a/", Verdict::Open),
+            ("a/2025/", Verdict::Old),
+            ("a/2026/", Verdict::Open),
+            ("a/2027/", Verdict::Keep),
+            ("a/2026/10/", Verdict::Old),
+            ("a/2026/11/", Verdict::Open),
+            ("a/2026/12/", Verdict::Keep),
+            ("a/2026/13/", Verdict::Keep),
+            ("a/2026/11/22/", Verdict::Old),
+            ("a/2026/11/23/", Verdict::Open),
+            ("a/2026/11/31/", Verdict::Keep),
+            ("a/2026/11/23/09/", Verdict::Old),
+            ("a/2026/11/23/10/", Verdict::Keep),
+            ("a/2026/11/23/25/", Verdict::Keep),
+            ("a/26/", Verdict::Keep),
+            ("a/2026/1/", Verdict::Keep),
+            ("a/2026/11/23/09/08/", Verdict::Keep),
+        ] {
+            assert_eq!(verdict(&format!("{OBSERVE}{below}"), cutoff), want, "{below}");
+        }
+    }
+
+    #[test]
+    fn a_stamp_that_disagrees_with_its_partition_is_no_observation() {
+        let at: Timestamp = "2026-11-23T09:59:59.999Z".parse().unwrap();
+        let key = |hour: &str, file: &str| format!("{OBSERVE}a/2026/11/23/{hour}/{file}");
+        let file = format!("{}-7.parquet", at.as_millis());
+        assert_eq!(observed_at(&key("09", &file)), Some(at));
+        for bad in [key("10", &file), key("09", "x-7.parquet"), key("09", "7.parquet"), key("09", "notes.txt")] {
+            assert_eq!(observed_at(&bad), None, "{bad}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_removes_the_old_and_nothing_under_a_lost_lease() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let shop = core.registry.create_application(&"shop".parse().unwrap()).await.unwrap().stored.record;
+        show(&core, &[shop], &[], &[("a", true)]);
+        let put = async |key: String, at: i64| {
+            memory.set_now(Timestamp::from_millis(at));
+            memory.put(&key, "{}".into(), PutOptions::default()).await.unwrap();
+        };
+        for age in (0..60).rev() {
+            put(row(&format!("v{age:02}"), 0).key, NOW - age * DAY).await;
+        }
+        // 1,800,000,000 s is 2027-01-15, 08:00.
+        let observation = |day: u32, at: i64| format!("{OBSERVE}a/2027/01/{day:02}/08/{at}-1.parquet");
+        let (old, new) = (observation(7, NOW - 8 * DAY), observation(14, NOW - DAY));
+        let odd = observation(6, NOW);
+        for key in [&old, &new, &odd] {
+            put(key.clone(), NOW).await;
+        }
+        let lead = Lead {
+            fence: Fence(1),
+            lapses: core.mono().after(Duration::from_secs(15)),
+            authority: CancellationToken::new(),
+        };
+        let world = core.worlds.borrow().clone();
+        assert!(sweep(&core, &lead, &world).await.is_err(), "this node does not lead");
+        assert_eq!(memory.keys(DEPLOYMENTS).len(), 60);
+        core.lease.send_modify(|view| view.lead = Some(lead.clone()));
+        sweep(&core, &lead, &world).await.unwrap();
+        assert_eq!(memory.keys(DEPLOYMENTS).len(), 50);
+        assert_eq!(memory.keys(OBSERVE), [odd, new]);
+    }
+}
