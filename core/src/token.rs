@@ -3,11 +3,13 @@
 //! Verification is in two steps, because the key is looked up by the unverified `kid`: [`Unverified::parse`] reads a token
 //! without trusting it, [`Unverified::verify`] decides. Every refusal is the same to the caller; the reason is for the log.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use crate::time::Timestamp;
@@ -27,14 +29,24 @@ const JTI_BYTES: usize = 16;
 
 /// An Ed25519 public key as a JWK (RFC 8037 §2). Only ever public material: other members are not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Jwk", into = "Jwk")]
+#[serde(try_from = "JwkIn", into = "Jwk")]
 pub struct PublicKey(VerifyingKey);
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
 struct Jwk {
+    kty: &'static str,
+    crv: &'static str,
+    x: String,
+}
+
+#[derive(Deserialize)]
+struct JwkIn {
     kty: String,
     crv: String,
     x: String,
+    /// Read past. Without it an array of the three would be read too.
+    #[serde(flatten)]
+    _others: HashMap<String, IgnoredAny>,
 }
 
 /// The JWK is no Ed25519 public key.
@@ -42,16 +54,22 @@ struct Jwk {
 #[error("not an Ed25519 public key: {0}")]
 pub struct BadKey(&'static str);
 
-impl TryFrom<Jwk> for PublicKey {
+impl TryFrom<JwkIn> for PublicKey {
     type Error = BadKey;
 
-    fn try_from(jwk: Jwk) -> Result<Self, BadKey> {
+    fn try_from(jwk: JwkIn) -> Result<Self, BadKey> {
         if jwk.kty != "OKP" || jwk.crv != "Ed25519" {
             return Err(BadKey("kty must be OKP and crv Ed25519"));
         }
         let bytes = URL_SAFE_NO_PAD.decode(&jwk.x).map_err(|_| BadKey("x is not unpadded base64url"))?;
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| BadKey("x is not 32 bytes"))?;
+        // The library reads a coordinate of 2^255 - 19 and more as a smaller one, which would give a key two spellings (RFC 8032
+        // §5.1.3 refuses it).
+        let beyond = bytes[0] >= 0xed && bytes[1..31].iter().all(|byte| *byte == 0xff) && bytes[31] & 0x7f == 0x7f;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| BadKey("x is not a point of the curve"))?;
+        if beyond {
+            return Err(BadKey("x is not the canonical spelling of a point"));
+        }
         // A point of small order verifies signatures that nobody made (RFC 8032 §8.4 leaves the check to us).
         if key.is_weak() {
             return Err(BadKey("x is a point of small order"));
@@ -62,7 +80,7 @@ impl TryFrom<Jwk> for PublicKey {
 
 impl From<PublicKey> for Jwk {
     fn from(key: PublicKey) -> Self {
-        Self { kty: "OKP".to_owned(), crv: "Ed25519".to_owned(), x: URL_SAFE_NO_PAD.encode(key.0.as_bytes()) }
+        Self { kty: "OKP", crv: "Ed25519", x: URL_SAFE_NO_PAD.encode(key.0.as_bytes()) }
     }
 }
 
@@ -319,6 +337,27 @@ mod tests {
     fn a_key_of_small_order_is_no_key() {
         let zero = format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{}"}}"#, URL_SAFE_NO_PAD.encode([0; 32]));
         assert!(serde_json::from_str::<PublicKey>(&zero).is_err());
+    }
+
+    #[test]
+    fn a_point_has_one_spelling() {
+        let mut points = 0;
+        for (low, sign) in (0xed..=0xff_u8).flat_map(|low| [(low, 0x7f), (low, 0xff)]) {
+            let mut x = [0xff; 32];
+            (x[0], x[31]) = (low, sign);
+            points += u32::from(VerifyingKey::from_bytes(&x).is_ok());
+            let jwk = format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{}"}}"#, URL_SAFE_NO_PAD.encode(x));
+            assert!(serde_json::from_str::<PublicKey>(&jwk).is_err(), "{low:x} {sign:x}");
+        }
+        assert!(points > 0, "the library reads some of them");
+    }
+
+    #[test]
+    fn a_key_is_an_object() {
+        let key = serde_json::to_value(PublicKey::from(&key())).unwrap();
+        assert!(serde_json::from_value::<PublicKey>(key.clone()).is_ok());
+        let array = serde_json::json!(["OKP", "Ed25519", key["x"]]);
+        assert!(serde_json::from_value::<PublicKey>(array).is_err());
     }
 
     #[test]
