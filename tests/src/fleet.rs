@@ -59,12 +59,18 @@ impl Fleet {
 
     /// Starts a node with this id, or starts it again on what it left.
     pub async fn node(&self, id: &str) -> Node {
+        self.node_with(id, &[]).await
+    }
+
+    /// The same with more environment.
+    pub async fn node_with(&self, id: &str, more: &[(&str, &str)]) -> Node {
         let ports = {
             let mut held = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
             held.entry(id.to_owned()).or_insert_with(next_ports).clone()
         };
         let mut environment: Vec<(&str, &str)> =
             self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        environment.extend(more);
         environment.push(("SCAFO_NODE_ID", id));
         environment.push(("SCAFO_CELLD_PORT_RANGE", &ports));
         Node::start_in(&self.dir.path().join(id), &environment).await

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use super::write;
 use crate::stores::leash::Leash;
 use crate::stores::{free_ports, tools};
-use crate::wait;
+use crate::{process, wait};
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 const START_TRIES: u32 = 3;
@@ -20,7 +21,7 @@ pub struct Authority {
     challenges: u16,
     pebble: Leash,
     names: Leash,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Authority {
@@ -75,7 +76,7 @@ impl Authority {
         command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0");
         let pebble = Leash::start(&command, &dir.path().join("pebble.log"));
         let directory = format!("https://127.0.0.1:{acme}/dir");
-        Self { directory, challenges, pebble, names: names, _dir: dir }
+        Self { directory, challenges, pebble, names: names, dir }
     }
 
     /// URL of the ACME directory.
@@ -96,6 +97,16 @@ impl Authority {
     /// How many certificates were ordered so far.
     pub fn orders(&self) -> usize {
         self.pebble.log().matches("POST /order-plz").count()
+    }
+
+    /// Stops or continues it, as if the network to it were slow.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) {
+        let dir = self.dir.path().to_str().expect("temporary paths are text");
+        let pebble = process::mentioning(dir).into_iter().find(|process| process.name == "pebble");
+        process::signal(pebble.expect("Pebble runs").pid, signal);
     }
 
     /// What it printed so far.

@@ -81,7 +81,7 @@ impl Ingress {
     /// When it is not installed or does not start.
     pub async fn start(kind: Kind, source: &Source) -> Self {
         match kind {
-            Kind::Traefik => retried(|| traefik(source)).await,
+            Kind::Traefik => retried(|| traefik(source, "INFO")).await,
             Kind::Caddy => retried(|| caddy(source, None)).await,
             Kind::Ingressd => ingressd(source).await,
         }
@@ -93,6 +93,14 @@ impl Ingress {
     /// As [`Ingress::start`].
     pub async fn start_all(source: &Source) -> Vec<Self> {
         futures_util::future::join_all(Kind::ALL.map(|kind| Self::start(kind, source))).await
+    }
+
+    /// Starts a Traefik that says when it takes a configuration over.
+    ///
+    /// # Panics
+    /// As [`Ingress::start`].
+    pub async fn verbose_traefik(source: &Source) -> Self {
+        retried(|| traefik(source, "DEBUG")).await
     }
 
     /// Starts a Caddy that gets certificates on demand and keeps them in the fleet.
@@ -185,14 +193,14 @@ async fn retried(start: impl Fn() -> Ingress) -> Ingress {
     panic!("an ingress does not start:\n{last}")
 }
 
-fn traefik(source: &Source) -> Ingress {
+fn traefik(source: &Source, level: &str) -> Ingress {
     let dir = TempDir::new().expect("a temporary directory");
     let [port] = free_ports();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     // A file, because the token must not be in the arguments; JSON is YAML too.
     let config = serde_json::json!({
         "global": {"checkNewVersion": false, "sendAnonymousUsage": false},
-        "log": {"level": "INFO", "format": "json"},
+        "log": {"level": level, "format": "json"},
         "entryPoints": {"web": {"address": address.to_string()}},
         "providers": {
             "providersThrottleDuration": "50ms",

@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use reqwest::Method;
 use reqwest::tls::TlsInfo;
 use scafo_tests::fleet::Fleet;
 use scafo_tests::ingresses::authority::Authority;
@@ -11,10 +13,11 @@ use scafo_tests::{Node, Project, wait};
 use serde_json::Value;
 
 use crate::nodes::{deploy, until_served_by};
+use crate::storage::status;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// A first handshake waits for the whole issuance.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
+/// A first handshake waits for the whole issuance, and perhaps for the lock of an ingress that died: about 40 s.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(100);
 
 /// The certificate that is shown for a name, and the answer behind it; nothing without a handshake.
 async fn shown(https: SocketAddr, name: &str) -> Option<(Vec<u8>, u16)> {
@@ -87,7 +90,6 @@ async fn certificates_are_ordered_once_for_all_ingresses_and_only_for_names_of_t
     b.stop().await;
 }
 
-/// Three ingresses at once want the same certificate, and the one that is at it may be killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn ingresses_that_want_one_certificate_at_once_order_it_once() {
     drop(scafo_tests::load::client());
@@ -110,10 +112,55 @@ async fn ingresses_that_want_one_certificate_at_once_order_it_once() {
     }
     assert_eq!(authority.orders(), 1, "{}", authority.log());
     // Whoever had the lock has given it back: the next one need not wait until it lapses.
-    wait::until("free locks", LIMIT, || async {
-        let probe = node.api().ingress_with(reqwest::Method::POST, &format!("/v1/storage/locks/issue_cert_{name}"));
-        probe.send().await.is_ok_and(|answer| answer.status().as_u16() == 204).then_some(())
+    wait::until("a free lock", Duration::from_secs(5), || async {
+        (lock(&node, name, Method::POST).await == 204).then_some(())
     })
     .await;
     node.stop().await;
+}
+
+/// Takes or releases the lock of a name's issuance as an ingress of its own would.
+async fn lock(node: &Node, name: &str, method: Method) -> u16 {
+    status(&node.api(), method, &format!("/v1/storage/locks/issue_cert_{name}"), "the-test").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ingress_that_is_killed_with_a_lock_does_not_keep_it() {
+    drop(scafo_tests::load::client());
+    let fleet = Fleet::new(&[("SCAFO_PLATFORM_DOMAINS", "fleet.example")]).await;
+    let (a, b) = (fleet.node("vps-a").await, fleet.node("vps-b").await);
+    deploy(&a, &Project::answering("shop", "the shop"), "2").await;
+    let name = "shop.fleet.example";
+    until_served_by(&b, name, &["vps-a", "vps-b"]).await;
+    let authority = Authority::start().await;
+    let first = Ingress::caddy_with_certificates(&Source::of(&a.dev), &authority).await;
+    let second = Ingress::caddy_with_certificates(&Source::of(&b.dev), &authority).await;
+    for caddy in [&first, &second] {
+        caddy.until_answered(name, "/", 200, "the shop", LIMIT).await;
+    }
+
+    // An authority that does not answer keeps the first one busy while it holds the lock.
+    authority.signal(Signal::SIGSTOP);
+    let https = first.https();
+    let mut waiting = tokio::task::JoinSet::new();
+    waiting.spawn(async move { shown(https, name).await });
+    wait::until("the lock to be held", LIMIT, || async {
+        match lock(&b, name, Method::POST).await {
+            204 => {
+                assert_eq!(lock(&b, name, Method::DELETE).await, 204);
+                None
+            }
+            other => Some(assert_eq!(other, 409)),
+        }
+    })
+    .await;
+    drop(first);
+    assert!(waiting.join_next().await.unwrap().unwrap().is_none());
+    authority.signal(Signal::SIGCONT);
+
+    let certificate = shown(second.https(), name).await;
+    assert!(certificate.is_some(), "{}\n{}", second.log(), authority.log());
+    assert_eq!(authority.orders(), 1, "{}", authority.log());
+    a.stop().await;
+    b.stop().await;
 }

@@ -8,6 +8,7 @@ mod consumers;
 mod lookup;
 mod nodes;
 mod polls;
+mod storage;
 mod uninterrupted;
 
 /// Whether to run longer than CI has time for.

@@ -53,6 +53,8 @@ async fn two_nodes_are_one_fleet_before_every_ingress_and_one_may_die() {
     until_served_by(&a, &host, &["vps-a", "vps-b"]).await;
     until_served_by(&b, &host, &["vps-a", "vps-b"]).await;
 
+    same_bytes(&a, &b).await;
+
     let source = Source::of(&a.dev);
     let ingresses = Ingress::start_all(&source).await;
     for ingress in &ingresses {
@@ -74,6 +76,31 @@ async fn two_nodes_are_one_fleet_before_every_ingress_and_one_may_die() {
         }
     }
     b.stop().await;
+}
+
+/// Nodes that know the same say the same, also when the process that says it is another one.
+async fn same_bytes(a: &Node, b: &Node) {
+    let body = async |node: &Node, path: &str| node.api().ingress(path).send().await.ok()?.bytes().await.ok();
+    for path in ["/v1/ingress/routes", "/v1/ingress/routes/traefik", "/v1/ingress/routes/traefik?prefer=vps-b"] {
+        wait::until(&format!("equal bytes of {path}"), LIMIT, || async {
+            let (of_a, of_b) = (body(a, path).await?, body(b, path).await?);
+            (of_a == of_b).then_some(())
+        })
+        .await;
+    }
+    let before = body(a, "/v1/ingress/routes").await;
+    for daemon in ["scafo-routerd", "scafo-registryd", "scafo-apiserver"] {
+        a.kill_daemon(daemon).await;
+        wait::until("the same document again", LIMIT, || async {
+            let answer = a.api().ingress("/v1/ingress/routes").send().await.ok()?;
+            if answer.status().as_u16() != 200 {
+                return None;
+            }
+            assert_eq!(answer.bytes().await.ok(), before, "after {daemon} was killed");
+            Some(())
+        })
+        .await;
+    }
 }
 
 /// What every ingress answers itself.

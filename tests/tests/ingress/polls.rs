@@ -101,3 +101,25 @@ async fn the_next_upstream_answers_when_the_first_is_dead() {
     }
     everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[1])).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traefik_takes_a_document_over_once_however_often_it_asks() {
+    let (node, echo) = (FakeNode::start().await, Echo::start(2).await);
+    let ports = echo.ports();
+    node.serve(Some(document(&json!([route("shop.example", &ports)]))));
+    let traefik = Ingress::verbose_traefik(&node.source()).await;
+    traefik.until_answered("shop.example", "/", 200, &format!("reached {} ", ports[0]), LIMIT).await;
+    for _ in 0..5 {
+        node.polled().await;
+    }
+    assert_eq!(taken_over(&traefik), 1, "{}", traefik.log());
+    node.serve(Some(document(&json!([route("shop.example", &ports[1..])]))));
+    traefik.until_answered("shop.example", "/", 200, &format!("reached {} ", ports[1]), LIMIT).await;
+    assert_eq!(taken_over(&traefik), 2, "{}", traefik.log());
+}
+
+/// How many configurations came out of the polls.
+fn taken_over(traefik: &Ingress) -> usize {
+    let came = |line: &&str| line.contains(r#""providerName":"http""#) && line.contains("Configuration received");
+    traefik.log().lines().filter(came).count()
+}

@@ -1,11 +1,19 @@
-//! No request fails through any ingress while applications are deployed again and daemons of the node are killed.
+//! No request fails through any ingress while applications are deployed again, change their places, and daemons are killed. The
+//! clients never try again.
 
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use reqwest::Method;
+use scafo_tests::fleet::Fleet;
 use scafo_tests::ingresses::{Ingress, Source};
 use scafo_tests::load::{Load, Outcome, client, not_answered, send};
 use scafo_tests::{Node, Project, wait};
+use serde_json::json;
+
+use crate::nodes::{deploy, until_served_by, upstreams};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -25,7 +33,7 @@ async fn no_request_fails_while_an_application_is_deployed_and_daemons_are_kille
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, "edition 0", LIMIT).await;
     }
-    let loads: Vec<Load> = ingresses.iter().map(|ingress| load(ingress, &host)).collect();
+    let loads = Loads::start(&ingresses, &[host.clone()]);
     let mut edition = 0;
     for _ in 0..rounds {
         edition += 1;
@@ -39,28 +47,117 @@ async fn no_request_fails_while_an_application_is_deployed_and_daemons_are_kille
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, &format!("edition {edition}"), LIMIT).await;
     }
-    wait::until("enough requests", Duration::from_secs(600), || async {
-        loads.iter().all(|load| load.ended() >= requests).then_some(())
-    })
-    .await;
-    for (ingress, load) in ingresses.iter().zip(loads) {
-        let outcomes = load.stop().await;
-        let lost = not_answered(&outcomes, &[200]);
-        let kind = ingress.kind();
-        assert!(
-            lost.is_empty(),
-            "{kind:?}: {} of {} lost: {:?}",
-            lost.len(),
-            outcomes.len(),
-            &lost[..lost.len().min(5)]
-        );
-    }
+    loads.none_lost(&ingresses, requests).await;
     node.stop().await;
 }
 
-fn load(ingress: &Ingress, host: &str) -> Load {
-    let (client, url, host) = (client(), format!("http://{}/", ingress.address()), host.to_owned());
-    Load::start(2, move || client.get(&url).header("host", &host))
+/// The applications of a fleet go to fewer nodes and back, daemons of every node are killed, and one node leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_fails_while_applications_change_their_places_and_a_node_leaves() {
+    let (requests, rounds) = extent();
+    let fleet = Fleet::new(&[]).await;
+    let label = [("SCAFO_NODE_LABELS", "role=second")];
+    let (a, b, c) =
+        (fleet.node("vps-a").await, fleet.node_with("vps-b", &label).await, fleet.node_with("vps-c", &label).await);
+    let everywhere = ["vps-a", "vps-b", "vps-c"];
+    // Several, because the one that is left is another one for each name.
+    let applications = ["shop", "blog", "news"];
+    for application in applications {
+        deploy(&a, &Project::answering(application, "first"), "3").await;
+    }
+    let hosts = applications.map(|application| a.host(application));
+    for host in &hosts {
+        until_served_by(&a, host, &everywhere).await;
+    }
+    // One that the ingresses' own node never serves, so that its requests go to the node that leaves.
+    let far = Project::answering("far", "first");
+    let arguments = ["deploy", "--replicas", "2", "--selector", "role=second"].map(OsStr::new);
+    let output = a.scafo(arguments.into_iter().chain([far.path().as_os_str()])).await;
+    assert!(output.status.success(), "{}", scafo_tests::node::both(&output));
+    let away = a.host("far");
+    until_served_by(&a, &away, &["vps-b", "vps-c"]).await;
+    let ingresses = Ingress::start_all(&Source::of(&a.dev)).await;
+    for ingress in &ingresses {
+        for host in hosts.iter().chain([&away]) {
+            ingress.until_answered(host, "/", 200, "first", LIMIT).await;
+        }
+    }
+    let loads = Loads::start(&ingresses, &[&hosts[..], &[away.clone()]].concat());
+    for _ in 0..rounds.div_ceil(2) {
+        for application in applications {
+            replicas(&b, application, 1).await;
+        }
+        for host in &hosts {
+            until_served_by_so_many(&a, host, 1).await;
+        }
+        deploy(&c, &Project::answering("shop", "second"), "3").await;
+        for application in applications {
+            replicas(&b, application, 3).await;
+        }
+        for host in &hosts {
+            until_served_by(&a, host, &everywhere).await;
+        }
+        for node in [&a, &b, &c] {
+            for daemon in ["scafo-registryd", "scafo-routerd", "scafo-apiserver"] {
+                node.kill_daemon(daemon).await;
+                good_again(node).await;
+            }
+        }
+    }
+    b.stop().await;
+    for host in &hosts {
+        until_served_by(&a, host, &["vps-a", "vps-c"]).await;
+    }
+    until_served_by(&a, &away, &["vps-c"]).await;
+    loads.none_lost(&ingresses, requests).await;
+    c.stop().await;
+    a.stop().await;
+}
+
+async fn replicas(node: &Node, application: &str, replicas: usize) {
+    let path = format!("/v1/applications/{application}/replicas");
+    let answer = node.api().request(Method::POST, &path).json(&json!({"replicas": replicas})).send().await.unwrap();
+    assert_eq!(answer.status().as_u16(), 200, "{}", answer.text().await.unwrap());
+}
+
+async fn until_served_by_so_many(node: &Node, host: &str, nodes: usize) {
+    wait::until(&format!("{host} on {nodes} nodes"), LIMIT, || async {
+        (upstreams(node, host).await?.len() == nodes).then_some(())
+    })
+    .await;
+}
+
+/// Load through every ingress.
+struct Loads(Vec<Load>);
+
+impl Loads {
+    /// Two clients through each ingress, which ask for one host after the other.
+    fn start(ingresses: &[Ingress], hosts: &[String]) -> Self {
+        Self(ingresses.iter().map(|ingress| load(ingress, hosts)).collect())
+    }
+
+    /// Waits until each ingress had so many requests, and says which were not answered well.
+    async fn none_lost(self, ingresses: &[Ingress], requests: usize) {
+        wait::until("enough requests", Duration::from_secs(600), || async {
+            self.0.iter().all(|load| load.ended() >= requests).then_some(())
+        })
+        .await;
+        for (ingress, load) in ingresses.iter().zip(self.0) {
+            let outcomes = load.stop().await;
+            let lost = not_answered(&outcomes, &[200]);
+            let (kind, shown) = (ingress.kind(), &lost[..lost.len().min(5)]);
+            assert!(lost.is_empty(), "{kind:?}: {} of {} lost: {shown:?}", lost.len(), outcomes.len());
+        }
+    }
+}
+
+fn load(ingress: &Ingress, hosts: &[String]) -> Load {
+    let (client, url, hosts) = (client(), format!("http://{}/", ingress.address()), hosts.to_vec());
+    let turn = Arc::new(AtomicUsize::new(0));
+    Load::start(2, move || {
+        let host = &hosts[turn.fetch_add(1, Ordering::Relaxed) % hosts.len()];
+        client.get(&url).header("host", host)
+    })
 }
 
 /// Waits until the API works, so that each kill meets a node that does.
