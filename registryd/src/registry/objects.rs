@@ -35,14 +35,6 @@ impl Engine {
         persist!(self, &Intent::new(), self.bucket().list(prefix))
     }
 
-    /// Everything under `prefix`, with what lies below a further `/` folded.
-    ///
-    /// # Errors
-    /// As [`Engine::list`].
-    pub async fn list_children(&self, prefix: &str) -> Result<Listing, Problem> {
-        persist!(self, &Intent::new(), self.bucket().list_delimited(prefix))
-    }
-
     /// The first keys under `prefix`, at most `limit` of them.
     ///
     /// # Errors

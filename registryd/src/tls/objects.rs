@@ -110,13 +110,10 @@ pub async fn delete(registry: &Registry, key: &StorageKey) -> Result<(), Problem
 pub async fn list(registry: &Registry, key: Option<&StorageKey>, recursive: bool) -> Result<Vec<String>, Problem> {
     let engine = registry.engine();
     let beneath = key.map_or_else(|| prefix::TLS_OBJECTS.to_owned(), StorageKey::beneath);
-    let listing = match recursive {
-        true => engine.list(&beneath).await?,
-        false => engine.list_children(&beneath).await?,
-    };
-    let folded = listing.prefixes.iter().filter_map(|prefix| prefix.strip_suffix('/'));
-    let all = listing.entries.iter().map(|listed| listed.key.as_str()).chain(folded);
-    let mut keys: BTreeSet<String> = all.filter_map(StorageKey::of_object).map(|key| key.as_str().to_owned()).collect();
+    // Whole even for one level: stores that keep directories go on naming those in which nothing is left.
+    let listing = engine.list(&beneath).await?;
+    let all = listing.entries.iter().filter(|listed| StorageKey::of_object(&listed.key).is_some());
+    let mut keys: BTreeSet<String> = all.filter_map(|listed| child(&listed.key, &beneath, recursive)).collect();
     if let Some(key) = key
         && engine.exists(&key.object()).await?
     {
@@ -130,6 +127,14 @@ pub async fn list(registry: &Registry, key: Option<&StorageKey>, recursive: bool
         return Err(Problem::new(ProblemCode::NotFound, detail));
     }
     Ok(keys.into_iter().collect())
+}
+
+/// What a listing of `beneath` names an object by: its key, or that of the immediate child that it is or lies under.
+fn child(object: &str, beneath: &str, recursive: bool) -> Option<String> {
+    let rest = object.strip_prefix(beneath)?;
+    let end = if recursive { None } else { rest.find('/') };
+    let whole = end.map_or(object, |end| &object[..beneath.len() + end]);
+    whole.strip_prefix(prefix::TLS_OBJECTS).map(str::to_owned)
 }
 
 pub(crate) fn too_large(bytes: usize) -> Problem {
