@@ -21,6 +21,8 @@ use scafo_core::problem::ProblemDocument;
 use scafo_core::view::DeployStatus;
 use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::{Failure, chain};
 use crate::keys::Signer;
@@ -28,7 +30,9 @@ use crate::keys::Signer;
 /// How long finding a node may take.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long an answer may take: the node's own longest wait for its bucket is 40 s.
-const ANSWER: Duration = Duration::from_secs(45);
+pub(crate) const ANSWER: Duration = Duration::from_secs(45);
+/// How long deleting an application may take: a node gives the coordinator 150 s, and its own API 5 s more.
+pub(crate) const DELETION: Duration = Duration::from_secs(165);
 /// How long an upload may take: the node's own limit is 10 min by default, and it says so better than we could.
 const UPLOAD: Duration = Duration::from_secs(20 * 60);
 /// Longest answer that is read. A hundred thousand applications have about 50 MiB.
@@ -39,7 +43,8 @@ const PIECE: usize = 256 * 1024;
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Base URL of an API: `http` or `https`, without credentials, query or fragment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct ApiUrl(Url);
 
 impl FromStr for ApiUrl {
@@ -55,6 +60,20 @@ impl FromStr for ApiUrl {
             return Err("must have no user, query or fragment".to_owned());
         }
         Ok(Self(url))
+    }
+}
+
+impl TryFrom<String> for ApiUrl {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<ApiUrl> for String {
+    fn from(url: ApiUrl) -> Self {
+        url.to_string()
     }
 }
 
@@ -109,7 +128,7 @@ impl CallError {
         match self {
             Self::Refused { problem, .. } => Failure::refused(what, &problem),
             Self::Unreachable(cause) => Failure::new(format!("{what}: no node answers at {api}: {cause}"))
-                .hint("start one with `scafo dev` (or `scafo sail`), or name another with --url"),
+                .hint("start one with `scafo dev` (or `scafo sail`), or name another with --url or --context"),
             Self::Broken(cause) => Failure::new(format!("{what}: the connection to {api} broke: {cause}"))
                 .hint("run it again; it is safe to repeat"),
             Self::Foreign(cause) => Failure::new(format!("{what}: {api} does not answer like a scafo node: {cause}"))
@@ -164,6 +183,22 @@ impl Client {
         body(send(request).await?).await
     }
 
+    /// Makes one request that changes something, or reads, with an operator's token; answered within `deadline`.
+    pub(crate) async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        content: Option<&Value>,
+        deadline: Duration,
+        signer: &Signer,
+    ) -> Result<T, CallError> {
+        let mut request = self.request(method, path, &signer.token()).timeout(deadline);
+        if let Some(content) = content {
+            request = request.json(content);
+        }
+        decode(&body(send(request).await?).await?)
+    }
+
     /// Asks how a deploy is going.
     pub(crate) async fn deploy_status(&self, id: &DeployId, signer: &Signer) -> Result<DeployStatus, CallError> {
         self.get(&format!("/v1/deploys/{id}"), signer).await
@@ -171,7 +206,7 @@ impl Client {
 
     /// How many hosts our own ingress on this machine knows, from its health answer; `None` when it does not say.
     pub(crate) async fn ingress_hosts(&self, ingress: &str) -> Option<usize> {
-        #[derive(serde::Deserialize)]
+        #[derive(Deserialize)]
         struct Health {
             hosts: usize,
         }

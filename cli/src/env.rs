@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 /// State directory of the node on this machine; also the configuration key `stateDir`.
 pub(crate) const STATE_DIR: &str = "SCAFO_STATE_DIR";
+/// Name of a context.
+pub(crate) const CONTEXT: &str = "SCAFO_CONTEXT";
 /// Base URL of a node's API.
 pub(crate) const URL: &str = "SCAFO_URL";
 /// File with an operator's private key.
@@ -21,6 +23,7 @@ pub(crate) const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
 pub(crate) const HOME: &str = "HOME";
 /// No colours when it is set and not empty.
 pub(crate) const NO_COLOR: &str = "NO_COLOR";
+
 /// A variable that is set to something.
 pub(crate) fn text(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())

@@ -3,8 +3,10 @@
 mod args;
 mod client;
 mod commands;
+mod contexts;
 mod env;
 mod error;
+mod files;
 mod keys;
 mod output;
 mod project;

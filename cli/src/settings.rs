@@ -15,12 +15,16 @@ const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 const HEADING: &str = "Settings of the node";
 const CONFIG: &str = "config";
 const SET: &str = "set";
+/// The key whose flag is given once for each item.
+const TOKEN: &str = "ingress.token";
 
 /// What the flags say. Key → value as in the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct ConfigArgs {
     file: Option<PathBuf>,
     flags: BTreeMap<String, String>,
+    /// A flag that names one token each time was given several at once.
+    tokens_with_commas: bool,
 }
 
 /// Whether the configuration file is read where it usually is.
@@ -37,12 +41,15 @@ struct Flag {
     key: &'static Key,
     long: String,
     help: String,
+    /// `no-…` of a key that is on or off.
+    opposite: Option<String>,
 }
 
 static FLAGS: LazyLock<Vec<Flag>> = LazyLock::new(|| {
     let flag = |key: &'static Key| {
         let default = if key.default.is_empty() { String::new() } else { format!(" [default: {}]", key.default) };
-        Flag { key, long: key.flag(), help: format!("{}{default}", key.help) }
+        let opposite = (key.kind == Kind::Bool).then(|| format!("no-{}", key.flag()));
+        Flag { key, long: key.flag(), help: format!("{}{default}", key.help), opposite }
     };
     KEYS.iter().map(flag).collect()
 });
@@ -60,13 +67,8 @@ impl clap::Args for ConfigArgs {
             .value_parser(crate::args::parse_pair)
             .action(ArgAction::Append)
             .help("Any key as it is written in the file, for example deploy.jobs=4; may be given several times");
-        let flags = FLAGS.iter().map(|flag| {
-            let arg = Arg::new(flag.key.name).long(flag.long.as_str()).help(flag.help.as_str());
-            let arg = arg.value_name(value_name(flag.key.kind)).action(action(flag.key.kind));
-            // `--ingress-listen` is what one looks for beside `--api-listen`.
-            if flag.key.name == "ingressd.listen" { arg.visible_alias("ingress-listen") } else { arg }
-        });
-        command.args([file, set].into_iter().chain(flags).map(|arg| arg.help_heading(HEADING)))
+        let flags = FLAGS.iter().flat_map(|flag| [Some(positive(flag)), flag.opposite.as_deref().map(negative)]);
+        command.args([file, set].into_iter().chain(flags.flatten()).map(|arg| arg.help_heading(HEADING)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -76,7 +78,7 @@ impl clap::Args for ConfigArgs {
 
 impl clap::FromArgMatches for ConfigArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut args = Self { file: matches.get_one::<PathBuf>(CONFIG).cloned(), flags: BTreeMap::new() };
+        let mut args = Self { file: matches.get_one::<PathBuf>(CONFIG).cloned(), ..Self::default() };
         for (key, value) in matches.get_many::<(String, String)>(SET).into_iter().flatten() {
             args.flags.insert(key.clone(), value.clone());
         }
@@ -84,7 +86,11 @@ impl clap::FromArgMatches for ConfigArgs {
             // A flag of its own is more to the point than `--set`.
             if let Some(values) = matches.get_many::<String>(flag.key.name) {
                 let values: Vec<&str> = values.map(String::as_str).collect();
+                args.tokens_with_commas |= flag.key.name == TOKEN && values.iter().any(|value| value.contains(','));
                 args.flags.insert(flag.key.name.to_owned(), values.join(","));
+            }
+            if flag.opposite.as_deref().is_some_and(|opposite| matches.get_flag(opposite)) {
+                args.flags.insert(flag.key.name.to_owned(), "false".to_owned());
             }
         }
         Ok(args)
@@ -102,6 +108,11 @@ impl ConfigArgs {
     /// # Errors
     /// When the file cannot be read or a setting cannot be used.
     pub(crate) fn resolve(self, defaults: &BTreeMap<String, String>, usual: UsualFile) -> Outcome<Config> {
+        // Judged here and not while the line is read: what is wrong there is quoted, and this is a secret.
+        if self.tokens_with_commas {
+            return Err(Failure::usage("--ingress-token takes one token each time, and a token has no comma")
+                .hint("give the flag once for each token"));
+        }
         let file = self.file(usual)?;
         let environment = env::all();
         let layers = Layers {
@@ -126,6 +137,25 @@ impl ConfigArgs {
             .map_err(|error| Failure::because(format!("cannot read the configuration {}", path.display()), &error))?;
         Ok(Some((path.display().to_string(), text)))
     }
+}
+
+/// The flag that sets a key. One that is on or off needs no value to be on.
+fn positive(flag: &'static Flag) -> Arg {
+    let arg = Arg::new(flag.key.name).long(flag.long.as_str()).help(flag.help.as_str());
+    let arg = arg.value_name(value_name(flag.key.kind)).action(action(flag.key.kind));
+    match &flag.opposite {
+        Some(opposite) => {
+            arg.num_args(0..=1).require_equals(true).default_missing_value("true").overrides_with(opposite.as_str())
+        }
+        // `--ingress-listen` is what one looks for beside `--api-listen`.
+        None if flag.key.name == "ingressd.listen" => arg.visible_alias("ingress-listen"),
+        None => arg,
+    }
+}
+
+/// The flag that turns a key off. The last one on the line counts.
+fn negative(opposite: &'static str) -> Arg {
+    Arg::new(opposite).long(opposite).action(ArgAction::SetTrue).help("The opposite")
 }
 
 /// A bad flag is a wrong command line; a bad file or environment is a failure.
@@ -192,6 +222,34 @@ mod tests {
         let expected = [("deploy.jobs", "4"), ("deploy.queue", "3"), ("ingress.token", "one,two"), ("node.id", "a")];
         let flags: Vec<(&str, &str)> = args.flags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
         assert_eq!(flags, expected);
+    }
+
+    #[test]
+    fn what_is_on_or_off_has_a_flag_for_each_and_the_last_one_counts() {
+        for (line, value) in [
+            ("--api-public", Some("true")),
+            ("--no-api-public", Some("false")),
+            ("--api-public=false", Some("false")),
+            ("--api-public --no-api-public", Some("false")),
+            ("--no-api-public --api-public", Some("true")),
+            ("--no-bucket-path-style", None),
+        ] {
+            assert_eq!(sail(line).flags.get("api.public").map(String::as_str), value, "{line}");
+        }
+        let config = sail("--no-api-public").resolve(&BTreeMap::new(), UsualFile::Ignore).unwrap();
+        assert!(!config.api.public);
+    }
+
+    #[test]
+    fn each_ingress_token_is_given_by_a_flag_of_its_own() {
+        let config = sail("--ingress-token first --ingress-token second");
+        let config = config.resolve(&BTreeMap::new(), UsualFile::Ignore).unwrap();
+        let tokens: Vec<&str> = config.ingress.tokens.iter().map(scafo_core::settings::Secret::expose).collect();
+        assert_eq!(tokens, ["first", "second"]);
+        for bad in ["--ingress-token hunter2,hunter3", "--ingress-token first --ingress-token=", "--ingress-token="] {
+            let refused = sail(bad).resolve(&BTreeMap::new(), UsualFile::Ignore).err().unwrap();
+            assert!(matches!(&refused, Failure::Usage(report) if !report.message().contains("hunter")), "{bad}");
+        }
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Which node a command talks to, and with which key.
 //!
-//! A flag wins over the environment. Without either it is the node on this machine: the one of `./.scafo` when that is there,
-//! else the one of `/var/lib/scafo`; where it listens stands in the file that its supervisor keeps there while it runs.
+//! A flag wins over the environment, and what is in the working directory over what is set for the user: first `--url`,
+//! `--state-dir` or `--context`, then `SCAFO_CONTEXT`, `SCAFO_URL` and `SCAFO_STATE_DIR`, then `./.scafo` when it is there, then the
+//! current context, and last the node of `/var/lib/scafo`. A node on this machine is found by the file that its supervisor keeps in
+//! the state directory while it runs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +12,11 @@ use scafo_supervisor::{NODE_FILE, Ready};
 
 use crate::args::TargetArgs;
 use crate::client::{ApiUrl, Client};
+use crate::contexts::{Context, ContextName, Contexts};
 use crate::env;
 use crate::error::{Failure, Outcome};
-use crate::keys::{self, Signer};
+use crate::keys::{self, Signer, Whose};
+use crate::output::Output;
 
 /// State directory of a development node, in the directory of the project.
 pub(crate) const DEV_STATE_DIR: &str = ".scafo";
@@ -28,7 +32,7 @@ pub(crate) struct Target {
     /// What it says of itself, when it is on this machine.
     pub(crate) local: Option<Ready>,
     key: Option<PathBuf>,
-    operator: Option<OperatorId>,
+    whose: Whose,
 }
 
 /// Where to look.
@@ -36,11 +40,15 @@ pub(crate) struct Target {
 enum Place {
     Url(ApiUrl),
     StateDir(PathBuf),
+    Context(ContextName),
+    /// Nobody says.
+    Unsaid,
 }
 
 /// What the environment says.
 #[derive(Debug, Default)]
 struct Surroundings {
+    context: Option<String>,
     url: Option<String>,
     state_dir: Option<PathBuf>,
     /// Whether `./.scafo` is there.
@@ -50,6 +58,7 @@ struct Surroundings {
 impl Surroundings {
     fn real() -> Self {
         Self {
+            context: env::text(env::CONTEXT),
             url: env::text(env::URL),
             state_dir: env::path(env::STATE_DIR),
             dev_state_dir: Path::new(DEV_STATE_DIR).is_dir(),
@@ -58,61 +67,111 @@ impl Surroundings {
 }
 
 impl Target {
-    /// Finds the node.
+    /// Finds the node. Says so when that is the current context's, which nothing on the command line shows.
     ///
     /// # Errors
     /// When no node runs where one should.
-    pub(crate) fn find(args: &TargetArgs) -> Outcome<Self> {
-        let (api, local) = match place(args, Surroundings::real())? {
-            Place::Url(api) => (api, None),
-            Place::StateDir(state_dir) => {
-                let node = running(&state_dir)?;
-                let api = node.api.parse().map_err(|error| {
-                    Failure::new(format!("{} names no API: {error}", state_dir.join(NODE_FILE).display()))
-                        .hint("restart the node")
-                })?;
-                (api, Some(node))
+    pub(crate) fn find(args: &TargetArgs, output: Output) -> Outcome<Self> {
+        match place(args, Surroundings::real())? {
+            Place::Url(api) => Self::at(api, args, None),
+            Place::StateDir(state_dir) => Self::on(&state_dir, args),
+            Place::Context(name) => {
+                let contexts = Contexts::load()?;
+                let context = contexts.get(&name)?;
+                Self::at(context.url.clone(), args, Some(context))
             }
-        };
-        let operator = match (&args.operator, env::text(env::OPERATOR)) {
-            (Some(id), _) => Some(id.clone()),
-            (None, Some(text)) => {
-                Some(text.parse().map_err(|problem| Failure::usage(format!("{}: {problem}", env::OPERATOR)))?)
+            Place::Unsaid => {
+                let contexts = Contexts::load()?;
+                let Some(name) = &contexts.current else { return Self::on(Path::new(SYSTEM_STATE_DIR), args) };
+                let context = contexts.get(name)?;
+                output.say(&format!("context {name}: {}", context.url));
+                Self::at(context.url.clone(), args, Some(context))
             }
-            (None, None) => None,
-        };
-        let key = args.key.clone().or_else(|| env::path(env::KEY));
-        Ok(Self { client: Client::new(api)?, local, key, operator })
+        }
     }
 
-    /// The key to sign with: the one that was named, else the node's own (development), else the user's.
+    /// A node anywhere.
+    fn at(api: ApiUrl, args: &TargetArgs, context: Option<&Context>) -> Outcome<Self> {
+        let (key, whose) = credentials(args, context)?;
+        Ok(Self { client: Client::new(api)?, local: None, key, whose })
+    }
+
+    /// A node on this machine.
+    fn on(state_dir: &Path, args: &TargetArgs) -> Outcome<Self> {
+        let node = running(state_dir)?;
+        let api = node.api.parse().map_err(|error| {
+            Failure::new(format!("{} names no API: {error}", state_dir.join(NODE_FILE).display()))
+                .hint("restart the node")
+        })?;
+        Ok(Self { local: Some(node), ..Self::at(api, args, None)? })
+    }
+
+    /// The key to sign with.
     ///
     /// # Errors
-    /// When there is none, or more than one that it could be, or it cannot be used.
+    /// Those of [`Self::key_file`], and when the key cannot be used.
     pub(crate) fn signer(&self) -> Outcome<Signer> {
+        Signer::read(&self.key_file()?, &self.whose)
+    }
+
+    /// What is known of the id of the key to sign with.
+    pub(crate) const fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
+    /// The file with the key: the one that was named, else the operator's, else the node's own (development), else the user's
+    /// only one.
+    ///
+    /// # Errors
+    /// When there is none, or more than one that it could be.
+    pub(crate) fn key_file(&self) -> Outcome<PathBuf> {
         if let Some(path) = &self.key {
-            return Signer::read(path, self.operator.clone());
+            return Ok(path.clone());
         }
         let own = keys::directory().unwrap_or_default();
-        if let Some(id) = &self.operator {
-            let path = own.join(format!("{id}.pem"));
-            if path.exists() {
-                return Signer::read(&path, Some(id.clone()));
-            }
+        let named = match &self.whose {
+            Whose::Given(id) | Whose::Otherwise(id) => Some(id),
+            Whose::Unsaid => None,
+        };
+        if let Some(path) = named.and_then(|id| keys::find(&own, id)) {
+            return Ok(path);
         }
         let development = self.local.as_ref().map(|node| node.state_dir.join(DEV_KEY));
         if let Some(path) = development.filter(|path| path.exists()) {
-            return Signer::read(&path, self.operator.clone());
+            return Ok(path);
         }
-        let found = keys::list(&own);
-        match found.as_slice() {
-            [only] if self.operator.is_none() => Signer::read(only, None),
-            [] | [_] => Err(Failure::new(format!("no operator key was found, also not in {}", own.display()))
-                .hint("give one with --key FILE, or make the first one on a node with `scafo operator init`")),
-            _ => Err(Failure::usage(format!("there are several operator keys in {}", own.display()))
+        let missing = |what: String| {
+            Err(Failure::new(format!("{what}, also not in {}", own.display()))
+                .hint("give one with --key FILE, or make the first one on a node with `scafo operator init`"))
+        };
+        match (keys::list(&own).as_slice(), named) {
+            (_, Some(id)) => missing(format!("no key of the operator `{id}` was found")),
+            ([], None) => missing("no operator key was found".to_owned()),
+            ([only], None) => Ok(only.clone()),
+            (_, None) => Err(Failure::usage(format!("there are several operator keys in {}", own.display()))
                 .hint("say which with --operator ID")),
         }
     }
+}
+
+/// The key's file and what is known of its id. What names the node names them too, unless a flag does.
+fn credentials(args: &TargetArgs, context: Option<&Context>) -> Outcome<(Option<PathBuf>, Whose)> {
+    let key = args.key.clone().or_else(|| context.and_then(|context| context.key.clone()));
+    let key = key.or_else(|| env::path(env::KEY));
+    // A key from elsewhere is not the context's operator's.
+    let pair = context.filter(|context| args.key.is_none() && (context.key.is_some() || context.operator.is_some()));
+    let whose = match (&args.operator, pair) {
+        (Some(id), _) => Whose::Given(id.clone()),
+        (None, Some(context)) => context.operator.clone().map_or(Whose::Unsaid, Whose::Otherwise),
+        (None, None) => operator_of_environment()?,
+    };
+    Ok((key, whose))
+}
+
+fn operator_of_environment() -> Outcome<Whose> {
+    let Some(text) = env::text(env::OPERATOR) else { return Ok(Whose::Unsaid) };
+    let id: Result<OperatorId, _> = text.parse();
+    id.map(Whose::Given).map_err(|problem| Failure::usage(format!("{}: {problem}", env::OPERATOR)))
 }
 
 fn place(args: &TargetArgs, around: Surroundings) -> Outcome<Place> {
@@ -122,23 +181,29 @@ fn place(args: &TargetArgs, around: Surroundings) -> Outcome<Place> {
     if let Some(state_dir) = &args.state_dir {
         return Ok(Place::StateDir(state_dir.clone()));
     }
-    if let Some(text) = around.url {
-        return match text.parse() {
-            Ok(url) => Ok(Place::Url(url)),
-            Err(error) => Err(Failure::new(format!("{} is no address of an API: {error}", env::URL))),
-        };
+    if let Some(name) = &args.context {
+        return Ok(Place::Context(name.clone()));
     }
-    Ok(Place::StateDir(usual_state_dir(around.state_dir, around.dev_state_dir)))
+    if let Some(text) = around.context {
+        let name = text.parse().map(Place::Context);
+        return name.map_err(|error| Failure::new(format!("{} is no name of a context: {error}", env::CONTEXT)));
+    }
+    if let Some(text) = around.url {
+        let url = text.parse().map(Place::Url);
+        return url.map_err(|error| Failure::new(format!("{} is no address of an API: {error}", env::URL)));
+    }
+    Ok(match around.state_dir {
+        Some(state_dir) => Place::StateDir(state_dir),
+        None if around.dev_state_dir => Place::StateDir(DEV_STATE_DIR.into()),
+        None => Place::Unsaid,
+    })
 }
 
 /// The state directory of the node on this machine that a command without flags means.
 pub(crate) fn local_state_dir(flag: Option<&Path>) -> PathBuf {
-    let around = Surroundings::real();
-    flag.map_or_else(|| usual_state_dir(around.state_dir, around.dev_state_dir), Path::to_owned)
-}
-
-fn usual_state_dir(variable: Option<PathBuf>, dev_state_dir: bool) -> PathBuf {
-    variable.unwrap_or_else(|| PathBuf::from(if dev_state_dir { DEV_STATE_DIR } else { SYSTEM_STATE_DIR }))
+    let Surroundings { state_dir, dev_state_dir, .. } = Surroundings::real();
+    let usual = || PathBuf::from(if dev_state_dir { DEV_STATE_DIR } else { SYSTEM_STATE_DIR });
+    flag.map(Path::to_owned).or(state_dir).unwrap_or_else(usual)
 }
 
 /// The node that runs on a state directory.
@@ -148,8 +213,9 @@ fn usual_state_dir(variable: Option<PathBuf>, dev_state_dir: bool) -> PathBuf {
 pub(crate) fn running(state_dir: &Path) -> Outcome<Ready> {
     match Ready::try_load(state_dir) {
         Ok(Some(node)) => Ok(node),
-        Ok(None) => Err(Failure::new(format!("no node runs on {}", state_dir.display()))
-            .hint("start one with `scafo dev` (or `scafo sail`), or name another with --state-dir or --url")),
+        Ok(None) => Err(Failure::new(format!("no node runs on {}", state_dir.display())).hint(
+            "start one with `scafo dev` (or `scafo sail`), or name another with --state-dir, --url or --context",
+        )),
         Err(error) => Err(Failure::new(error.message).hint(error.hint)),
     }
 }
@@ -162,29 +228,55 @@ mod tests {
         text.parse().unwrap()
     }
 
+    /// Each of what may be said, the strongest first, and where it leads. With the stronger ones gone, the next one counts.
     #[test]
     fn a_flag_wins_over_the_environment_and_that_over_what_is_there() {
-        let around = || Surroundings {
-            url: Some("http://variable".to_owned()),
-            state_dir: Some("variable".into()),
-            dev_state_dir: true,
+        let mut args = TargetArgs {
+            url: Some(url("http://flag")),
+            state_dir: Some("flag".into()),
+            context: Some("flag".parse().unwrap()),
+            ..TargetArgs::default()
         };
-        let both =
-            TargetArgs { url: Some(url("http://flag")), state_dir: Some("flag".into()), ..TargetArgs::default() };
-        assert_eq!(place(&both, around()).unwrap(), Place::Url(url("http://flag")));
-        let directory = TargetArgs { state_dir: Some("flag".into()), ..TargetArgs::default() };
-        assert_eq!(place(&directory, around()).unwrap(), Place::StateDir("flag".into()));
-        let none = TargetArgs::default();
-        assert_eq!(place(&none, around()).unwrap(), Place::Url(url("http://variable")));
-        let without_url = Surroundings { url: None, ..around() };
-        assert_eq!(place(&none, without_url).unwrap(), Place::StateDir("variable".into()));
+        let around = |gone: usize| Surroundings {
+            context: (gone < 4).then(|| "variable".to_owned()),
+            url: (gone < 5).then(|| "http://variable".to_owned()),
+            state_dir: (gone < 6).then(|| "variable".into()),
+            dev_state_dir: gone < 7,
+        };
+        for (gone, expected) in [
+            Place::Url(url("http://flag")),
+            Place::StateDir("flag".into()),
+            Place::Context("flag".parse().unwrap()),
+            Place::Context("variable".parse().unwrap()),
+            Place::Url(url("http://variable")),
+            Place::StateDir("variable".into()),
+            Place::StateDir(".scafo".into()),
+            Place::Unsaid,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            match gone {
+                1 => args.url = None,
+                2 => args.state_dir = None,
+                3 => args.context = None,
+                _ => {}
+            }
+            assert_eq!(place(&args, around(gone)).unwrap(), expected, "{gone}");
+        }
     }
 
     #[test]
-    fn without_a_word_it_is_the_development_node_here_else_the_installed_one() {
-        for (dev_state_dir, expected) in [(true, ".scafo"), (false, "/var/lib/scafo")] {
-            let around = Surroundings { dev_state_dir, ..Surroundings::default() };
-            assert_eq!(place(&TargetArgs::default(), around).unwrap(), Place::StateDir(expected.into()));
+    fn a_context_names_the_key_too_and_a_flag_wins_over_it() {
+        let context =
+            Context { url: url("http://a"), key: Some("context.pem".into()), operator: Some("ops".parse().unwrap()) };
+        let id = |text: &str| text.parse().unwrap();
+        for (args, key, whose) in [
+            (TargetArgs::default(), "context.pem", Whose::Otherwise(id("ops"))),
+            (TargetArgs { key: Some("flag.pem".into()), ..TargetArgs::default() }, "flag.pem", Whose::Unsaid),
+            (TargetArgs { operator: Some(id("me")), ..TargetArgs::default() }, "context.pem", Whose::Given(id("me"))),
+        ] {
+            assert_eq!(credentials(&args, Some(&context)).unwrap(), (Some(key.into()), whose));
         }
     }
 

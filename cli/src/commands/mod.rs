@@ -1,18 +1,26 @@
 //! One module for each command.
 
 mod app;
+mod context;
 mod deploy;
 mod dev;
+mod fleet;
+mod history;
+mod local;
+mod node;
 mod operator;
+mod remote;
 mod routes;
 mod sail;
+mod shell;
 mod status;
+mod trust;
 
 use std::future::Future;
 
 use tokio::runtime::Builder;
 
-use crate::args::{AppCommand, Command, OperatorCommand};
+use crate::args::{Command, DeploymentCommand};
 use crate::error::{Failure, Outcome};
 use crate::output::Output;
 
@@ -21,17 +29,25 @@ use crate::output::Output;
 /// # Errors
 /// Why it was refused or failed.
 pub(crate) fn run(command: Command, output: Output) -> Outcome {
+    let alone = Builder::new_current_thread;
     match command {
         // These two become the supervisor, which has work for every core.
         Command::Dev(args) => drive(Builder::new_multi_thread(), dev::run(args, output)),
         Command::Sail(args) => drive(Builder::new_multi_thread(), sail::run(args, output)),
-        Command::Deploy(args) => drive(Builder::new_current_thread(), deploy::run(args, output)),
-        Command::Status(args) => drive(Builder::new_current_thread(), status::run(args, output)),
-        Command::Routes(args) => drive(Builder::new_current_thread(), routes::run(args, output)),
-        Command::App(AppCommand::List(args)) => drive(Builder::new_current_thread(), app::list(args, output)),
-        Command::Operator(OperatorCommand::Init(args)) => {
-            drive(Builder::new_current_thread(), operator::init(args, output))
-        }
+        Command::Deploy(args) => drive(alone(), deploy::run(args, output)),
+        Command::Status(args) => drive(alone(), status::run(args, output)),
+        Command::Routes(args) => drive(alone(), routes::run(args, output)),
+        Command::App(command) => drive(alone(), app::run(command, output)),
+        Command::Deploys(args) => drive(alone(), history::deploys(args, output)),
+        Command::Deployment(DeploymentCommand::List(args)) => drive(alone(), history::deployments(args, output)),
+        Command::Fleet(command) => drive(alone(), fleet::run(command, output)),
+        Command::Node(command) => drive(alone(), node::run(command, output)),
+        Command::Operator(command) => drive(alone(), operator::run(command, output)),
+        Command::Trust(command) => drive(alone(), trust::run(command, output)),
+        // These ask nobody.
+        Command::Context(command) => context::run(command, output),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args, output),
     }
 }
 

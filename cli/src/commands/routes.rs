@@ -15,7 +15,7 @@ const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
 /// `scafo routes`
 pub(super) async fn run(args: RoutesArgs, output: Output) -> Outcome {
-    let target = Target::find(&args.target)?;
+    let target = Target::find(&args.target, output)?;
     let token = ingress_token(&args, &target)?;
     let mut path = match args.format.as_str() {
         "table" | "generic" => "/v1/ingress/routes".to_owned(),

@@ -8,7 +8,11 @@ use scafo_core::record::{OperatorRecord, Role, V1};
 use scafo_core::scope::ApplicationScope;
 use scafo_core::{Problem, ProblemCode, Timestamp};
 use scafo_proto::registry::admin_server::{Admin, AdminServer};
-use scafo_proto::registry::{InitOperatorRequest, InitOperatorResponse};
+use scafo_proto::registry::administration_server::AdministrationServer;
+use scafo_proto::registry::{
+    Chunk, DrainNodeRequest, InitOperatorRequest, InitOperatorResponse, ListNodesRequest, NodeReply, RemoveNodeReply,
+    RemoveNodeRequest, UndrainNodeRequest,
+};
 use scafo_proto::status::to_status;
 use scafo_proto::transport::{self, Peers};
 use serde_json::json;
@@ -16,17 +20,38 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
+use crate::administration::{Decided, Pieces, listed};
 use crate::node::{Node, Say, deploy, state};
+use crate::nodes::Nodes;
 use crate::run::Home;
 
-/// A registry that takes the first operator, and further ones when forced.
+/// A registry that takes the first operator, and further ones when forced; and nodes that leave when they are asked to.
 #[derive(Clone, Default)]
-struct Registry {
+pub(crate) struct Registry {
     known: Arc<Mutex<Vec<InitOperatorRequest>>>,
+    pub(crate) nodes: Nodes,
 }
 
 #[tonic::async_trait]
 impl Admin for Registry {
+    type ListNodesStream = Pieces<Chunk>;
+
+    async fn list_nodes(&self, _: Request<ListNodesRequest>) -> Result<Response<Pieces<Chunk>>, Status> {
+        Ok(listed(&self.nodes.look()))
+    }
+
+    async fn drain_node(&self, request: Request<DrainNodeRequest>) -> Result<Response<NodeReply>, Status> {
+        self.nodes.drain(&request.into_inner())
+    }
+
+    async fn undrain_node(&self, request: Request<UndrainNodeRequest>) -> Result<Response<NodeReply>, Status> {
+        self.nodes.undrain(&request.into_inner().node)
+    }
+
+    async fn remove_node(&self, request: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeReply>, Status> {
+        self.nodes.remove(&request.into_inner())
+    }
+
     async fn init_operator(
         &self,
         request: Request<InitOperatorRequest>,
@@ -55,12 +80,13 @@ impl Admin for Registry {
 }
 
 /// What a supervisor keeps in the state directory, and the socket that it names.
-struct Local {
-    registry: Registry,
+pub(crate) struct Local {
+    pub(crate) registry: Registry,
+    pub(crate) decided: Decided,
     _serving: JoinSet<()>,
 }
 
-fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
+pub(crate) fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
     let state_dir = home.path().join("state");
     std::fs::create_dir(&state_dir).unwrap();
     let socket = state_dir.join("admin.sock");
@@ -73,13 +99,16 @@ fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
     std::fs::write(state_dir.join("node.json"), ready.to_string()).unwrap();
     std::fs::write(state_dir.join("ingress-token"), "opaque\n").unwrap();
     let registry = Registry::default();
-    let router = transport::server().add_service(AdminServer::new(registry.clone()));
+    let decided = Decided::default();
+    let router = transport::server()
+        .add_service(AdminServer::new(registry.clone()))
+        .add_service(AdministrationServer::new(decided.clone()));
     let listener = UnixListener::bind(socket).unwrap();
     let mut serving = JoinSet::new();
     serving.spawn(async move {
         transport::serve(listener, Peers::same_user(), router, std::future::pending()).await.unwrap();
     });
-    Local { registry, _serving: serving }
+    Local { registry, decided, _serving: serving }
 }
 
 fn keys(home: &Home) -> Vec<PathBuf> {

@@ -64,7 +64,7 @@ pub(super) async fn run(args: DeployArgs, output: Output) -> Outcome {
         return say_dry_run(&application, config_name, &metadata, &packed, output);
     }
     // Before the work of packing: a node that is not there is the most common mistake.
-    let target = Target::find(&args.target)?;
+    let target = Target::find(&args.target, output)?;
     let signer = target.signer()?;
     let progress = Progress::new(output);
     progress.step("packing");

@@ -14,7 +14,7 @@ use crate::target::Target;
 
 /// `scafo status`
 pub(super) async fn run(args: StatusArgs, output: Output) -> Outcome {
-    let target = Target::find(&args.target)?;
+    let target = Target::find(&args.target, output)?;
     let signer = target.signer()?;
     let api = target.client.api();
     let failed = |error: CallError| error.into_failure("cannot read the state of the node", api);

@@ -1,12 +1,17 @@
 //! `scafo app`: the applications of the fleet.
 
+mod change;
+mod domain;
+mod show;
+
+use reqwest::Method;
 use scafo_core::record::{ApplicationRecord, Replicas};
 use serde::{Deserialize, Serialize};
 
-use crate::args::AppListArgs;
+use crate::args::{AppCommand, AppListArgs};
+use crate::commands::remote::{Ask, Remote};
 use crate::error::Outcome;
 use crate::output::{Output, table};
-use crate::target::Target;
 
 /// Answer of `GET /v1/applications`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,15 +21,33 @@ struct Applications {
     scoped: Option<bool>,
 }
 
-/// `scafo app list`
-pub(super) async fn list(args: AppListArgs, output: Output) -> Outcome {
-    let target = Target::find(&args.target)?;
-    let signer = target.signer()?;
-    let answer: Applications = target
-        .client
-        .get("/v1/applications", &signer)
-        .await
-        .map_err(|error| error.into_failure("cannot list the applications", target.client.api()))?;
+/// Answer of most routes of one application.
+#[derive(Debug, Serialize, Deserialize)]
+struct Application {
+    application: ApplicationRecord,
+}
+
+/// `scafo app …`
+pub(super) async fn run(command: AppCommand, output: Output) -> Outcome {
+    match command {
+        AppCommand::List(args) => list(args, output).await,
+        AppCommand::Show(args) => show::show(args, output).await,
+        AppCommand::Retire(args) => change::retire(args, output).await,
+        AppCommand::Unretire(args) => change::unretire(args, output).await,
+        AppCommand::Delete(args) => change::delete(args, output).await,
+        AppCommand::Selector(args) => change::selector(args, output).await,
+        AppCommand::Replicas(args) => change::replicas(args, output).await,
+        AppCommand::Labels(args) => change::labels(args, output).await,
+        AppCommand::Block(args) => change::block(args, output).await,
+        AppCommand::Unblock(args) => change::unblock(args, output).await,
+        AppCommand::Domain(command) => domain::run(command, output).await,
+    }
+}
+
+async fn list(args: AppListArgs, output: Output) -> Outcome {
+    let remote = Remote::find(&args.target, output)?;
+    let ask = Ask::new(Method::GET, "/v1/applications".to_owned(), "cannot list the applications");
+    let answer: Applications = remote.ask(ask).await?;
     output.data(&answer, || render(&answer.applications))?;
     if answer.applications.is_empty() {
         output.say("no applications yet; the first `scafo deploy` creates one");
@@ -41,7 +64,7 @@ fn render(applications: &[ApplicationRecord]) -> String {
         vec![
             application.name.to_string(),
             state(application).to_owned(),
-            replicas(application.replicas.unwrap_or_default()),
+            spelled(application.replicas.unwrap_or_default()),
             deployment.to_owned(),
             if domains.is_empty() { "-".to_owned() } else { domains.join(" ") },
             application.created_at.to_string(),
@@ -69,7 +92,7 @@ const fn state(application: &ApplicationRecord) -> &'static str {
     }
 }
 
-fn replicas(replicas: Replicas) -> String {
+fn spelled(replicas: Replicas) -> String {
     match replicas {
         Replicas::Count(count) => count.to_string(),
         Replicas::All => "all".to_owned(),

@@ -1,4 +1,4 @@
-//! `scafo operator`: the keys that may operate the fleet.
+//! `scafo operator init`: the first admin key, through the registry of a node on this machine.
 
 use std::path::{Path, PathBuf};
 
@@ -10,9 +10,11 @@ use scafo_proto::status::to_problem;
 use scafo_proto::transport;
 use serde::Serialize;
 
+use super::was_not_done;
 use crate::args::OperatorInitArgs;
 use crate::error::{Failure, Outcome};
-use crate::keys::{self, Signer};
+use crate::files;
+use crate::keys::{self, Signer, Whose};
 use crate::output::Output;
 use crate::target;
 
@@ -26,7 +28,7 @@ struct Made {
 
 /// What to do when the fleet has operators already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Existing {
+pub(in crate::commands) enum Existing {
     /// Be refused.
     Respect,
     /// Add one all the same.
@@ -35,7 +37,7 @@ pub(super) enum Existing {
 
 /// `scafo operator init`
 pub(super) async fn init(args: OperatorInitArgs, output: Output) -> Outcome {
-    let node = target::running(&target::local_state_dir(args.state_dir.as_deref()))?;
+    let node = target::running(&target::local_state_dir(args.local.state_dir.as_deref()))?;
     let KeyFile { signer, path, origin } = key_for(args.id)?;
     let existing = if args.force { Existing::AddBeside } else { Existing::Respect };
     let operator = match register(&node.admin_socket, &signer, existing).await {
@@ -53,11 +55,6 @@ pub(super) async fn init(args: OperatorInitArgs, output: Output) -> Outcome {
     output.data(&made, || format!("{}\n", made.operator.id))?;
     output.say(&format!("{} may administer this fleet; its key is kept in {}", made.operator.id, made.key.display()));
     Ok(())
-}
-
-/// Whether the registry said no. Everything else may have happened all the same.
-const fn was_not_done(problem: &Problem) -> bool {
-    problem.code.status() < 500
 }
 
 fn next_step(problem: &Problem, id: &OperatorId) -> String {
@@ -89,18 +86,14 @@ enum Origin {
 /// The key that is there under this id, or a new one. It is on disk before the fleet hears of it: a registered key that nobody
 /// holds would be an operator for ever.
 fn key_for(id: Option<OperatorId>) -> Outcome<KeyFile> {
-    let Some(directory) = keys::directory() else {
-        return Err(
-            Failure::new("there is no place for the key: neither XDG_CONFIG_HOME nor HOME is set").hint("set HOME")
-        );
-    };
+    let directory = keys::directory().ok_or_else(files::homeless)?;
     keys::private_directory(&directory)?;
     let signer = match id {
         None => Signer::generate("op"),
         Some(id) => {
             let path = directory.join(format!("{id}.pem"));
             if path.exists() {
-                return Ok(KeyFile { signer: Signer::read(&path, Some(id))?, path, origin: Origin::Found });
+                return Ok(KeyFile { signer: Signer::read(&path, &Whose::Given(id))?, path, origin: Origin::Found });
             }
             Signer::generate("op").called(id)
         }
@@ -114,7 +107,7 @@ fn key_for(id: Option<OperatorId>) -> Outcome<KeyFile> {
 ///
 /// # Errors
 /// `reference-held` when the fleet has operators and that is to be respected, or another key has this id.
-pub(super) async fn register(
+pub(in crate::commands) async fn register(
     admin_socket: &Path,
     signer: &Signer,
     existing: Existing,

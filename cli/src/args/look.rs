@@ -1,0 +1,60 @@
+//! `scafo status`, `scafo routes`, and what the registry remembers.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use scafo_core::{ApplicationName, NodeId};
+
+use super::{LocalArgs, TargetArgs};
+
+/// Show what a node runs and whether all is well
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+/// Show which hosts the fleet answers on, and where each leads
+///
+/// Reads the document that ingresses pull, with the node's ingress token.
+#[derive(Debug, Args)]
+pub(crate) struct RoutesArgs {
+    /// `table`, `generic` (the document itself), or a native format that the node renders, such as `traefik`
+    #[arg(long, value_name = "FORMAT", default_value = "table")]
+    pub(crate) format: String,
+
+    /// Put this node's upstreams first; `self` is the node that answers
+    #[arg(long, value_name = "NODE")]
+    pub(crate) prefer: Option<NodeId>,
+
+    /// A file with an ingress token [default: the one of the node on this machine]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ingress_token_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+/// What to do with deployments.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeploymentCommand {
+    /// List what was ever published of an application, the newest first
+    ///
+    /// Asks the registry of a node on this machine, as root or as the node's own user.
+    List(HistoryArgs),
+}
+
+/// Which part of an application's history.
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// The application
+    #[arg(value_name = "APP")]
+    pub(crate) name: ApplicationName,
+
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) limit: usize,
+
+    #[command(flatten)]
+    pub(crate) local: LocalArgs,
+}
