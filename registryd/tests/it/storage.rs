@@ -1,10 +1,11 @@
 //! Certificate storage, over the socket.
 
 use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use scafo_core::problem::ProblemCode;
 use scafo_proto::status::to_problem;
 use scafo_proto::storage::{DeleteRequest, GetRequest, ListRequest, LockRequest, PutPiece, StatRequest, UnlockRequest};
-use scafo_store::MemoryBucket;
+use scafo_store::{Bucket as _, MemoryBucket};
 use tonic::{Response, Status};
 
 use crate::node::Node;
@@ -48,6 +49,30 @@ async fn values_of_every_size_go_through_the_socket() {
     assert_eq!(get(&node, "acme").await, Err(ProblemCode::NotFound));
     let empty = node.storage().put(tokio_stream::iter(Vec::<PutPiece>::new())).await;
     assert_eq!(code(empty), ProblemCode::InvalidInput);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_whose_sender_is_gone_half_way_is_not_stored() {
+    let mut node = Node::start("a", MemoryBucket::new());
+    put(&node, "acme/x", b"whole").await.unwrap();
+    let (sent, begun) = tokio::sync::oneshot::channel();
+    let first = PutPiece { key: "acme/x".into(), data: Bytes::from_static(b"ha") };
+    let pieces = tokio_stream::iter([first]).chain(stream::once(async move {
+        // Asked for only once the first piece has left.
+        sent.send(()).unwrap();
+        std::future::pending().await
+    }));
+    let mut storage = node.storage();
+    let sending = storage.put(pieces);
+    tokio::select! {
+        _ = sending => panic!("the sender never comes to its end"),
+        begun = begun => begun.unwrap(),
+    }
+    // The call was dropped. Whatever the daemon makes of that, it has made once it has ended in good order.
+    node.stop().await.unwrap();
+    let stored = node.memory().get("_scafo/tls/objects/acme/x").await.unwrap().unwrap();
+    let envelope: serde_json::Value = serde_json::from_slice(&stored.body).unwrap();
+    assert_eq!(envelope["size"], 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
