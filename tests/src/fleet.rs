@@ -22,7 +22,7 @@ const QUICK: [(&str, &str); 5] = [
     ("SCAFO_NODE_HEARTBEAT", "1s"),
     ("SCAFO_NODE_LIVENESS", "4s"),
     ("SCAFO_RECONCILE_INTERVAL", "500ms"),
-    ("SCAFO_INGRESS_HOLD", "3s"),
+    ("SCAFO_INGRESS_HOLD", "5s"),
 ];
 
 /// A bucket, and what nodes on it have in common.

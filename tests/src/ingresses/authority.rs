@@ -76,7 +76,7 @@ impl Authority {
         command.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0");
         let pebble = Leash::start(&command, &dir.path().join("pebble.log"));
         let directory = format!("https://127.0.0.1:{acme}/dir");
-        Self { directory, challenges, pebble, names: names, dir }
+        Self { directory, challenges, pebble, names, dir }
     }
 
     /// URL of the ACME directory.

@@ -145,7 +145,10 @@ async fn a_fleet_that_serves_nothing_any_more_is_withdrawn() {
     .await;
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 404, "", LIMIT).await;
-        assert_eq!(ingress.errors(), Vec::<String>::new(), "{:?}", ingress.kind());
+        // What is retired stops at once, so until its next poll an ingress may find nobody there.
+        let errors: Vec<String> =
+            ingress.errors().into_iter().filter(|line| !line.contains("connection refused")).collect();
+        assert_eq!(errors, Vec::<String>::new(), "{:?}", ingress.kind());
     }
     node.stop().await;
 }

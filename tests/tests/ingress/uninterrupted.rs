@@ -33,7 +33,7 @@ async fn no_request_fails_while_an_application_is_deployed_and_daemons_are_kille
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, "edition 0", LIMIT).await;
     }
-    let loads = Loads::start(&ingresses, &[host.clone()]);
+    let loads = Loads::start(&ingresses, std::slice::from_ref(&host));
     let mut edition = 0;
     for _ in 0..rounds {
         edition += 1;
@@ -82,7 +82,7 @@ async fn no_request_fails_while_applications_change_their_places_and_a_node_leav
             ingress.until_answered(host, "/", 200, "first", LIMIT).await;
         }
     }
-    let loads = Loads::start(&ingresses, &[&hosts[..], &[away.clone()]].concat());
+    let loads = Loads::start(&ingresses, &[&hosts[..], std::slice::from_ref(&away)].concat());
     for _ in 0..rounds.div_ceil(2) {
         for application in applications {
             replicas(&b, application, 1).await;
