@@ -8,3 +8,4 @@ mod deploy;
 mod examples;
 mod kills;
 mod restart;
+mod workloads;
