@@ -25,6 +25,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::bootstrap::{NotRegistered, Registered, STATE, register};
 use crate::coordinator::LeaseView;
 use crate::deploy::driver::Deploys;
+use crate::node::disk::Disk;
 use crate::node::pass::Pass;
 use crate::node::wake::Wake;
 use crate::node::world::World;
@@ -104,6 +105,7 @@ pub(crate) struct Core {
     pub(crate) unplaced: watch::Sender<Option<Vec<Unplaced>>>,
     pub(crate) deploys: Deploys,
     pub(crate) locks: Locks,
+    pub(crate) disk: Disk,
     /// Names this run of the daemon to the supervisor.
     pub(crate) run: String,
     pub(crate) started: Timestamp,
@@ -112,10 +114,6 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn mono(&self) -> Mono {
         self.registry.clock().mono()
-    }
-
-    pub(crate) fn state_path(&self) -> PathBuf {
-        self.settings.dir.join(STATE)
     }
 }
 
@@ -223,6 +221,7 @@ async fn start_and_work(
         unplaced: watch::Sender::new(None),
         deploys,
         locks,
+        disk: Disk::File(settings.dir.join(STATE)),
         run: format!("{:016x}", rand::random::<u64>()),
         started,
         registry,
@@ -308,6 +307,7 @@ pub(crate) mod testing {
     use scafo_store::MemoryBucket;
 
     use super::*;
+    use crate::node::wake::Asked;
     use crate::node::world::{NodeView, Shown};
     use crate::registry::TokioClock;
 
@@ -351,25 +351,36 @@ pub(crate) mod testing {
 
     /// A core whose world holds nothing but has been seen.
     pub(crate) fn core(id: &str, memory: MemoryBucket) -> Arc<Core> {
-        let settings = settings(id);
         let clock = TokioClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
         let registry = Registry::new(Arc::new(memory), Arc::new(clock), id);
+        let (core, _) = core_on(settings(id), registry, Disk::Memory(Arc::default()));
+        show(&core, &[], &[], &[]);
+        core
+    }
+
+    /// A core before its first look, and what is asked of the loop that takes it.
+    pub(crate) fn core_on(
+        settings: RegistrydSettings,
+        registry: Registry,
+        disk: Disk,
+    ) -> (Arc<Core>, watch::Receiver<Asked>) {
+        let (wake, asked) = Wake::new();
         let core = Core {
             supervisor: Supervisor::new(&settings.supervisor_socket),
-            wake: Wake::new().0,
+            wake,
             worlds: watch::Sender::new(Arc::new(World::unseen())),
             snapshots: watch::Sender::new(None),
             lease: watch::Sender::new(LeaseView::default()),
             unplaced: watch::Sender::new(None),
             deploys: Deploys::new().0,
             locks: LockKeeper::new(&registry, settings.node.id.clone()).1,
+            disk,
             run: "run".into(),
             started: registry.clock().wall(),
             registry,
             settings,
         };
-        show(&core, &[], &[], &[]);
-        Arc::new(core)
+        (Arc::new(core), asked)
     }
 
     /// Makes these what the last look showed. Nodes are given with whether they live.

@@ -10,6 +10,8 @@ mod coordinator;
 pub mod daemon;
 mod deploy;
 mod files;
+#[cfg(test)]
+mod model;
 mod node;
 pub mod registry;
 mod service;

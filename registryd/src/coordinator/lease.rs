@@ -44,7 +44,8 @@ impl Body {
 /// Somebody's lease and since when this node has been looking at this very body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
-    etag: ETag,
+    /// None: there is no record, since then.
+    etag: Option<ETag>,
     fence: Fence,
     lapses: Mono,
 }
@@ -52,7 +53,11 @@ pub(crate) struct Seen {
 impl Seen {
     fn first(body: &Body, now: Mono) -> Self {
         let ttl = if body.is_given_back() { Duration::ZERO } else { body.ttl.clamp(TTL_BOUNDS.0, TTL_BOUNDS.1) };
-        Self { etag: body.etag.clone(), fence: body.fence, lapses: now.after(ttl) }
+        Self { etag: Some(body.etag.clone()), fence: body.fence, lapses: now.after(ttl) }
+    }
+
+    fn is(&self, body: &Body) -> bool {
+        self.etag.as_ref() == Some(&body.etag)
     }
 }
 
@@ -168,21 +173,35 @@ fn following(seen: Option<Seen>, event: Event, inputs: &Inputs<'_>) -> (State, V
         Event::Resign => (State::Following(seen), vec![]),
         // Given back: its writer says so itself.
         Event::Read(Some(body)) if body.is_given_back() => claim(Some(body.etag), body.fence, inputs),
-        Event::Read(None) => claim(None, Fence::default(), inputs),
+        Event::Read(None) => missing(seen, inputs),
         // An earlier run of this very node: it is dead, because this one lives. Its late writes lose against the ETag.
         Event::Read(Some(body)) if body.node == *inputs.me => claim(Some(body.etag), body.fence, inputs),
         Event::Read(Some(body)) => match seen {
             // The very body that has been timed, and it has stood for its whole life: its writer is gone.
-            Some(seen) if seen.etag == body.etag && inputs.now >= seen.lapses => {
-                claim(Some(body.etag), seen.fence, inputs)
-            }
-            Some(seen) if seen.etag == body.etag => (State::Following(Some(seen)), vec![]),
+            Some(seen) if seen.is(&body) && inputs.now >= seen.lapses => claim(Some(body.etag), seen.fence, inputs),
+            Some(seen) if seen.is(&body) => (State::Following(Some(seen)), vec![]),
             // A body that is new to this node: somebody lives. It is timed from now, by this node's clock.
             Some(_) | None => (State::Following(Some(Seen::first(&body, inputs.now))), vec![]),
         },
         // Tried again when due; without a clear read nobody is declared gone.
         Event::ReadFailed => (State::Following(seen), vec![]),
         Event::Written { .. } | Event::Refused { .. } | Event::Unknown { .. } => (State::Following(seen), vec![]),
+    }
+}
+
+/// There is no record. In a bucket where nothing was ever placed that is how it begins. Elsewhere it was lost, its holder may
+/// be at work until it notices, and its fence may stand nowhere else yet: a whole life passes first, in which the holder falls
+/// and what it wrote is seen.
+fn missing(seen: Option<Seen>, inputs: &Inputs<'_>) -> (State, Vec<Effect>) {
+    match seen {
+        None if inputs.floor == Fence::default() => claim(None, Fence::default(), inputs),
+        Some(seen) if seen.etag.is_none() && inputs.now >= seen.lapses => claim(None, seen.fence, inputs),
+        Some(seen) if seen.etag.is_none() => (State::Following(Some(seen)), vec![]),
+        Some(_) | None => {
+            let fence = seen.map_or(Fence::default(), |seen| seen.fence);
+            let seen = Seen { etag: None, fence, lapses: inputs.now.after(inputs.ttl) };
+            (State::Following(Some(seen)), vec![])
+        }
     }
 }
 
@@ -317,10 +336,25 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_lease_is_claimed_above_every_fence_that_was_seen() {
-        let (state, effects) = go(State::Following(None), Event::Read(None), 1);
+    fn a_lost_lease_is_claimed_after_a_life_above_every_fence_that_was_seen() {
+        let (seen, none) = go(State::Following(None), Event::Read(None), 1);
+        assert_eq!((seen.due(), none.len()), (Some(s(16)), 0));
+        assert_eq!(go(seen.clone(), Event::Read(None), 15), (seen.clone(), vec![]));
+        let (state, effects) = go(seen.clone(), Event::Read(None), 16);
         assert_eq!(effects, [Effect::Write(write(5, None))]);
-        assert_eq!(state, State::Claiming { write: write(5, None), sent: s(1), doubtful: false });
+        assert_eq!(state, State::Claiming { write: write(5, None), sent: s(16), doubtful: false });
+        // What was seen before it was lost counts as well.
+        let (held, _) = go(State::Following(None), Event::Read(Some(body("a", "other", 8))), 0);
+        let (lost, none) = go(held, Event::Read(None), 15);
+        assert_eq!((lost.due(), none.len()), (Some(s(30)), 0));
+        assert_eq!(go(lost, Event::Read(None), 30).1, [Effect::Write(write(9, None))]);
+    }
+
+    #[test]
+    fn the_first_lease_of_a_bucket_is_claimed_at_once() {
+        let me = "me".parse().unwrap();
+        let inputs = Inputs { now: s(0), me: &me, ttl: TTL, floor: Fence::default(), nonce: "fresh" };
+        assert_eq!(step(State::Following(None), Event::Read(None), &inputs).1, [Effect::Write(write(1, None))]);
     }
 
     #[test]

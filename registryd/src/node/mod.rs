@@ -3,6 +3,7 @@
 pub(crate) mod adoption;
 pub(crate) mod apply;
 pub(crate) mod desired;
+pub(crate) mod disk;
 pub(crate) mod drain;
 pub(crate) mod in_force;
 pub(crate) mod liveness;

@@ -27,7 +27,6 @@ use super::wake::Asked;
 use super::world::{Shown, World};
 use crate::coordinator::places::held_up_by;
 use crate::daemon::{Core, Fatal};
-use crate::files;
 use crate::registry::engine::WRITE_ID;
 use crate::registry::{Intent, Mono, Stored};
 
@@ -238,8 +237,7 @@ impl Pass {
         let ttl = self.core.settings.lease_ttl.get();
         if self.in_force.observe(placements, &shown.unreadable_placements, lease, now, ttl) {
             // On disk before it counts: after a crash an old body must not look like a new one.
-            let path = self.core.state_path();
-            files::write(&path, self.in_force.kept()).await.map_err(|error| Fatal::disk(&path, &error))?;
+            self.core.disk.keep(self.in_force.kept()).await?;
         }
         Ok(())
     }

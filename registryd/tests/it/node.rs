@@ -7,19 +7,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ed25519_dalek::SigningKey;
-use scafo_core::record::{ApplicationRecord, DeployState, OperatorRecord};
+use scafo_core::record::{ApplicationRecord, DeployState, NodeRecord, OperatorRecord};
 use scafo_core::settings::{BucketAccess, Millis, NodeIdentity, RegistrydSettings, Secret};
 use scafo_core::snapshot::Snapshot;
 use scafo_core::token::PublicKey;
-use scafo_core::view::{DaemonState, DeployStatus};
+use scafo_core::view::{DaemonState, DeployStatus, NodeStatus};
 use scafo_core::{ApplicationName, DeployId, Problem};
 use scafo_proto::chunk::{Assembly, collect};
 use scafo_proto::registry::admin_client::AdminClient;
 use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::registry_client::RegistryClient;
 use scafo_proto::registry::{
-    AcceptDeployRequest, DeployReply, GetDeployRequest, GetStateRequest, InitOperatorRequest, ListApplicationsRequest,
-    PrepareDeployRequest, PublishDeployRequest, SnapshotChunk, WatchSnapshotRequest,
+    AcceptDeployRequest, DeployReply, DrainNodeRequest, GetDeployRequest, GetStateRequest, InitOperatorRequest,
+    ListApplicationsRequest, ListNodesRequest, PrepareDeployRequest, PublishDeployRequest, RemoveNodeRequest,
+    SnapshotChunk, UndrainNodeRequest, WatchSnapshotRequest,
 };
 use scafo_proto::status::to_problem;
 use scafo_proto::storage::storage_client::StorageClient;
@@ -219,6 +220,28 @@ impl Node {
         let request = ListApplicationsRequest {};
         let answer = self.client.clone().list_applications(request).await.map_err(|status| to_problem(&status))?;
         Ok(serde_json::from_slice(&collect(answer.into_inner()).await?).unwrap())
+    }
+
+    pub(crate) async fn nodes(&self) -> Result<Vec<NodeStatus>, Problem> {
+        let answer = self.admin_client.clone().list_nodes(ListNodesRequest {}).await.map_err(|it| to_problem(&it))?;
+        Ok(serde_json::from_slice(&collect(answer.into_inner()).await?).unwrap())
+    }
+
+    pub(crate) async fn drain(&self, node: &str) -> Result<NodeRecord, Problem> {
+        let request = DrainNodeRequest { node: node.into(), force: false, timeout_ms: None };
+        let answer = self.admin_client.clone().drain_node(request).await.map_err(|status| to_problem(&status))?;
+        Ok(serde_json::from_slice(&answer.into_inner().node).unwrap())
+    }
+
+    pub(crate) async fn undrain(&self, node: &str) -> Result<NodeRecord, Problem> {
+        let request = UndrainNodeRequest { node: node.into() };
+        let answer = self.admin_client.clone().undrain_node(request).await.map_err(|status| to_problem(&status))?;
+        Ok(serde_json::from_slice(&answer.into_inner().node).unwrap())
+    }
+
+    pub(crate) async fn remove(&self, node: &str, force: bool) -> Result<(), Problem> {
+        let request = RemoveNodeRequest { node: node.into(), force };
+        self.admin_client.clone().remove_node(request).await.map(drop).map_err(|status| to_problem(&status))
     }
 
     /// The first snapshot that satisfies `wanted`.

@@ -1,0 +1,154 @@
+//! Single scenes on the stage of the histories: what a fleet costs at rest, and how a node leaves it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use scafo_core::key::prefix;
+use scafo_core::record::{Drain, DrainState, NodeRecord, ProcessState, Replicas};
+use scafo_core::{ApplicationName, NodeId};
+use tokio::time::{Instant, sleep};
+
+use super::checks::{all, at_rest, placements};
+use super::node::core;
+use super::people::publish;
+use super::sim::Sim;
+use super::{TTL, come_to_rest, run, start};
+use crate::registry::{DrainRequest, Registry};
+
+fn person(sim: &Arc<Sim>, machine: usize) -> Registry {
+    Registry::new(sim.bucket(machine, sim.next_run()), sim.clock(machine), "person")
+}
+
+/// Applications that are published, each on as many nodes as its number says, `0` for all.
+async fn furnish(sim: &Arc<Sim>, registry: &Registry, replicas: &[u32]) -> Vec<ApplicationName> {
+    let mut names = Vec::new();
+    for (index, replicas) in replicas.iter().enumerate() {
+        let name: ApplicationName = format!("app-{index}").parse().unwrap();
+        registry.create_application(&name).await.unwrap();
+        let replicas = std::num::NonZeroU32::new(*replicas).map_or(Replicas::All, Replicas::Count);
+        registry.set_replicas(&name, replicas).await.unwrap();
+        publish(sim, registry, &name, 1).await.unwrap();
+        names.push(name);
+    }
+    names
+}
+
+async fn record(sim: &Sim, id: &NodeId) -> NodeRecord {
+    all::<NodeRecord>(sim, prefix::NODES).await.into_iter().find(|node| node.id == *id).unwrap()
+}
+
+/// Applications that no document would route anywhere now.
+async fn unrouted(sim: &Sim, names: &[ApplicationName]) -> Vec<ApplicationName> {
+    let nodes: Vec<NodeRecord> = all(sim, prefix::NODES).await;
+    let routed = |name: &&ApplicationName| {
+        let serves = |node: &NodeRecord| {
+            let ready = node.serving.iter().any(|it| it.application == **name && it.state == ProcessState::Ready);
+            ready && !node.draining
+        };
+        !nodes.iter().any(serves)
+    };
+    names.iter().filter(routed).cloned().collect()
+}
+
+/// Waits until the drain of `id` is in this state, and sees to it that everything stays routed.
+async fn until(sim: &Sim, id: &NodeId, state: DrainState, names: &[ApplicationName]) -> Drain {
+    let limit = Instant::now() + Duration::from_secs(300);
+    loop {
+        assert_eq!(unrouted(sim, names).await, []);
+        let drain = record(sim, id).await.drain.unwrap();
+        if drain.state == state {
+            return drain;
+        }
+        assert!(Instant::now() < limit, "{drain:?}");
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn request(timeout: u64, force: bool) -> DrainRequest {
+    DrainRequest { by: "op".to_owned(), timeout: Duration::from_secs(timeout), force }
+}
+
+#[test]
+fn a_drained_node_gives_everything_away_without_a_gap_and_takes_it_back() {
+    run(async {
+        let sim = Sim::new(1, 4, TTL);
+        let _fleet = start(&sim, 3);
+        let registry = person(&sim, 3);
+        let names = furnish(&sim, &registry, &[1, 1, 1, 2, 2, 0]).await;
+        come_to_rest(&sim, &[0, 1, 2]).await.unwrap();
+        let before = placements(&sim).await;
+        for machine in 0..3 {
+            let id: NodeId = sim.machines[machine].id.parse().unwrap();
+            registry.drain_node(&id, &request(120, false)).await.unwrap();
+            until(&sim, &id, DrainState::Drained, &names).await;
+            let left = record(&sim, &id).await;
+            assert!(left.leaving && left.draining && left.serving.is_empty(), "{left:?}");
+            come_to_rest(&sim, &[0, 1, 2]).await.unwrap();
+            assert!(placements(&sim).await.values().all(|nodes| !nodes.contains(&id)));
+            registry.undrain_node(&id).await.unwrap();
+            come_to_rest(&sim, &[0, 1, 2]).await.unwrap();
+            assert_eq!(placements(&sim).await, before, "it wins back what it had, and nothing else moves");
+        }
+    });
+}
+
+#[test]
+fn a_drain_without_replacement_fails_by_name_and_goes_on_serving_until_forced() {
+    run(async {
+        let sim = Sim::new(2, 2, TTL);
+        let _fleet = start(&sim, 1);
+        let registry = person(&sim, 1);
+        let names = furnish(&sim, &registry, &[1, 0]).await;
+        come_to_rest(&sim, &[0]).await.unwrap();
+        let id: NodeId = sim.machines[0].id.parse().unwrap();
+        registry.drain_node(&id, &request(60, false)).await.unwrap();
+        let failed = until(&sim, &id, DrainState::Failed, &names).await;
+        assert_eq!(failed.waits_for, names);
+        sleep(Duration::from_secs(120)).await;
+        assert_eq!(unrouted(&sim, &names).await, []);
+        registry.drain_node(&id, &request(30, true)).await.unwrap();
+        let asked = Instant::now();
+        until(&sim, &id, DrainState::Drained, &[]).await;
+        assert!(asked.elapsed() >= Duration::from_secs(30 + 35), "its time and the hold");
+        registry.undrain_node(&id).await.unwrap();
+        come_to_rest(&sim, &[0]).await.unwrap();
+        assert_eq!(unrouted(&sim, &names).await, []);
+    });
+}
+
+/// Requests of each node in half an hour of doing nothing, per minute; the coordinator's first.
+fn idle(nodes: usize, applications: usize) -> Vec<f64> {
+    const MINUTES: u32 = 30;
+    run(async {
+        let sim = Sim::new(3, nodes + 1, TTL);
+        let _fleet = start(&sim, nodes);
+        let registry = person(&sim, nodes);
+        furnish(&sim, &registry, &vec![1; applications]).await;
+        let all: Vec<usize> = (0..nodes).collect();
+        come_to_rest(&sim, &all).await.unwrap();
+        // The last hints and the looks that they cause.
+        sleep(Duration::from_secs(30)).await;
+        let count = |node: &usize| sim.machines[*node].requests.load(Ordering::Relaxed);
+        let before: Vec<u64> = all.iter().map(count).collect();
+        sleep(Duration::from_secs(60) * MINUTES).await;
+        at_rest(&sim, &all).await.unwrap();
+        let rate = |node: &usize| f64::from(u32::try_from(count(node) - before[*node]).unwrap()) / f64::from(MINUTES);
+        let leads = |node: &usize| core(&sim, *node).unwrap().lease.borrow().lead.is_some();
+        let (mut order, others): (Vec<usize>, Vec<usize>) = all.iter().copied().partition(leads);
+        order.extend(others);
+        order.iter().map(rate).collect()
+    })
+}
+
+#[test]
+fn an_idle_node_costs_the_same_whatever_the_fleet_holds() {
+    for (nodes, applications) in [(1, 1), (3, 1), (3, 60)] {
+        let rates = idle(nodes, applications);
+        assert!(
+            rates[0] <= 32.0,
+            "{nodes} nodes, {applications} applications: the coordinator sends {rates:?} a minute"
+        );
+        assert!(rates[1..].iter().all(|rate| *rate <= 22.0), "{nodes} nodes, {applications} applications: {rates:?}");
+    }
+}

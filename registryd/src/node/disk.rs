@@ -1,0 +1,34 @@
+//! What a node keeps for its next run.
+
+use std::path::PathBuf;
+
+use super::in_force::Kept;
+use crate::daemon::Fatal;
+use crate::files;
+
+/// Where that is.
+#[derive(Debug)]
+pub(crate) enum Disk {
+    /// In this file.
+    File(PathBuf),
+    /// With a simulation, which outlives the node.
+    #[cfg(test)]
+    Memory(std::sync::Arc<std::sync::Mutex<Option<Kept>>>),
+}
+
+impl Disk {
+    /// Returns once it would survive a crash.
+    ///
+    /// # Errors
+    /// When the file system fails; the last one stays then.
+    pub(crate) async fn keep(&self, kept: &Kept) -> Result<(), Fatal> {
+        match self {
+            Self::File(path) => files::write(path, kept).await.map_err(|error| Fatal::disk(path, &error)),
+            #[cfg(test)]
+            Self::Memory(memory) => {
+                *memory.lock().unwrap() = Some(kept.clone());
+                Ok(())
+            }
+        }
+    }
+}
