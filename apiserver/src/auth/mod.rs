@@ -79,7 +79,8 @@ impl Caller {
         }
     }
 
-    /// The operator whose scope narrows what is read; `None` for a caller who sees everything.
+    /// The operator whose scope narrows what is read; `None` for a caller who sees everything. A workload is never asked
+    /// about: it is a caller on routes of one application only.
     pub(crate) fn narrowed(&self) -> Option<&OperatorRecord> {
         match self {
             Self::Operator(record) if record.role == Role::Operator => Some(record),
