@@ -17,6 +17,9 @@ use tokio::time::Instant;
 /// How long a whole body may take. The largest, a value of 16 MiB, needs 4.5 Mbit/s for it.
 const WITHIN: Duration = Duration::from_secs(30);
 
+/// Beyond it a double skips integers.
+const EXACT_UP_TO: f64 = 9_007_199_254_740_992.0;
+
 /// The length that the request announces, if it does.
 pub(crate) fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
@@ -116,7 +119,11 @@ impl<'de> Visitor<'de> for Building {
         Ok(Value::from(value))
     }
 
+    /// JSON knows one kind of number: `3.0` is a whole one (RFC 8259 §6), where every integer is exact.
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        if value.fract() == 0.0 && value.abs() <= EXACT_UP_TO {
+            return Ok(Value::from(value as i64));
+        }
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 

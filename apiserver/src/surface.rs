@@ -53,7 +53,9 @@ pub(crate) enum Takes {
     Json(&'static str),
     /// The same, or nothing.
     PerhapsJson(&'static str),
-    /// Bytes.
+    /// An artifact; there is one.
+    Artifact,
+    /// Bytes, perhaps none.
     Octets,
 }
 
@@ -72,6 +74,8 @@ pub(crate) enum Answer {
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
+    /// Of a named schema.
+    pub(crate) schema: &'static str,
     pub(crate) required: bool,
 }
 
@@ -133,7 +137,7 @@ impl Route {
     fn of_body(&self) -> &'static [ProblemCode] {
         match self.takes {
             Takes::Nothing => &[],
-            Takes::Json(_) | Takes::PerhapsJson(_) | Takes::Octets => {
+            Takes::Json(_) | Takes::PerhapsJson(_) | Takes::Artifact | Takes::Octets => {
                 &[ProblemCode::InvalidInput, ProblemCode::ResourceLimit]
             }
         }

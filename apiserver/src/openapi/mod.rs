@@ -84,12 +84,26 @@ fn security(access: Access) -> Value {
 }
 
 fn parameters(route: &Route) -> Vec<Value> {
-    let one = |place: &str, name: &str, about: &str, required: bool| json!({ "in": place, "name": name, "description": about, "required": required, "schema": { "type": "string" } });
+    let one = |place: &str, name: &str, about: &str, schema: &str, required: bool| json!({ "in": place, "name": name, "description": about, "required": required, "schema": reference(schema) });
     let list = |place: &'static str, all: &'static [Parameter]| {
-        all.iter().map(move |parameter| one(place, parameter.name, parameter.about, parameter.required))
+        all.iter().map(move |of| one(place, of.name, of.about, of.schema, of.required))
     };
-    let of_path = names(route.path).map(|name| one("path", name, "A part of the path", true));
+    let of_path =
+        names(route.path).map(|name| one("path", name, "A part of the path", of_name(route.path, name), true));
     of_path.chain(list("query", route.query)).chain(list("header", route.headers)).collect()
+}
+
+/// The schema of a parameter in a path.
+fn of_name(path: &str, name: &str) -> &'static str {
+    match (path.split('/').nth(2), name) {
+        (Some("applications"), "name") => "ApplicationName",
+        (Some("applications"), "host") => "Host",
+        (Some("operators"), "id") => "Identity",
+        (Some("deploys"), "id") => "DeployId",
+        (Some("storage"), "key" | "name") => "StorageKey",
+        (Some("ingress"), "format") => "RoutingFormat",
+        _ => "Text",
+    }
 }
 
 /// The parameters in a path.
@@ -104,7 +118,8 @@ fn body(takes: Takes) -> Option<Value> {
         Takes::PerhapsJson(schema) => {
             Some(json!({ "required": false, "content": { JSON: { "schema": reference(schema) } } }))
         }
-        Takes::Octets => Some(json!({ "required": true, "content": { OCTETS: {} } })),
+        Takes::Artifact => Some(json!({ "required": true, "content": { OCTETS: {} } })),
+        Takes::Octets => Some(json!({ "required": false, "content": { OCTETS: {} } })),
     }
 }
 

@@ -39,23 +39,28 @@ const DEPLOY: &[ProblemCode] = &[
     DeployTimeout,
 ];
 
-const PREFER: &[Parameter] = &[optional("prefer", "A node id, or `self`: its upstreams come first")];
-const IF_NONE_MATCH: &[Parameter] = &[optional("if-none-match", "The entity tag of the document that the caller has")];
+const PREFER: &[Parameter] = &[optional("prefer", "Text", "A node id, or `self`: its upstreams come first")];
+const IF_NONE_MATCH: &[Parameter] =
+    &[optional("if-none-match", "Text", "The entity tag of the document that the caller has")];
 const METADATA: &[Parameter] = &[Parameter {
     name: "x-scafo-deploy",
     about: "Unpadded base64url of the canonical JSON metadata, at most 8192 characters",
+    schema: "DeployMetadata",
     required: true,
 }];
 const VERSION: &[Parameter] = &[STORAGE_VERSION];
 const LOCKING: &[Parameter] = &[
     STORAGE_VERSION,
-    optional("x-scafo-lock-owner", "Random for each client process, so that it can keep its own lock"),
+    optional("x-scafo-lock-owner", "LockOwner", "Random for each client process, so that it can keep its own lock"),
 ];
-const STORAGE_VERSION: Parameter =
-    optional("x-scafo-storage-version", "The version of the storage protocol: `1`, which is also meant without it");
+const STORAGE_VERSION: Parameter = optional(
+    "x-scafo-storage-version",
+    "StorageVersion",
+    "The version of the storage protocol: `1`, which is also meant without it",
+);
 
-const fn optional(name: &'static str, about: &'static str) -> Parameter {
-    Parameter { name, about, required: false }
+const fn optional(name: &'static str, schema: &'static str, about: &'static str) -> Parameter {
+    Parameter { name, about, schema, required: false }
 }
 
 const fn reading(path: &'static str, access: Access, about: &'static str, handler: super::Handler) -> Route {
@@ -90,7 +95,7 @@ pub const ROUTES: &[Route] = &[
         "Deploys the archive in the body; the first deploy creates the application",
         || post(deploys::create),
     )
-    .takes(Takes::Octets)
+    .takes(Takes::Artifact)
     .headers(METADATA)
     .answers(202, Json("DeployStatus"))
     .refuses(DEPLOY),
@@ -149,7 +154,7 @@ pub const ROUTES: &[Route] = &[
     .answers(200, Json("ApplicationAnswer"))
     .refuses(CHANGE),
     posting(DOMAIN, Signed(Operator, Domain), "Claims a host for it", || post(domains::claim))
-        .query(&[optional("wildcard", "`1` claims the single label below the host too")])
+        .query(&[optional("wildcard", "Text", "`1` claims the single label below the host too")])
         .answers(200, Json("DomainAnswer"))
         .refuses(&[InvalidInput, NotFound, CasConflict, ReferenceHeld, Immutable, ApplicationBlocked]),
     deleting(DOMAIN, Signed(Operator, Domain), "Releases a host of it", || delete(domains::release))
@@ -158,7 +163,7 @@ pub const ROUTES: &[Route] = &[
     deleting(READ, SETTER, "Deletes it with everything that it has, here or through the coordinator", || {
         delete(deletion::delete)
     })
-    .query(&[optional("force", "`1` or `true` skips retirement and grace")])
+    .query(&[optional("force", "Text", "`1` or `true` skips retirement and grace")])
     .answers(200, Json("Deleted"))
     .refuses(&[NotFound, CasConflict, ReferenceHeld, Immutable, LeaseLost, CapabilityMissing]),
     // The fleet.
@@ -188,14 +193,14 @@ pub const ROUTES: &[Route] = &[
         .refuses(STORE_FOUND),
     reading("/v1/storage/list", Ingress, "The keys at or under a prefix", || get(storage::list))
         .query(&[
-            optional("prefix", "Empty for everything"),
-            optional("recursive", "`true` or `1`: everything beneath, and not only the immediate children"),
+            optional("prefix", "StoragePrefix", "Empty for everything"),
+            optional("recursive", "Text", "`true` or `1`: everything beneath, and not only the immediate children"),
         ])
         .headers(VERSION)
         .answers(200, Json("Keys"))
         .refuses(STORE_FOUND),
     reading("/v1/storage/stat", Ingress, "What is known of a key", || get(storage::stat))
-        .query(&[Parameter { name: "key", about: "The key", required: true }])
+        .query(&[Parameter { name: "key", about: "The key", schema: "StorageKey", required: true }])
         .headers(VERSION)
         .answers(200, Json("Stat"))
         .refuses(STORE_FOUND),

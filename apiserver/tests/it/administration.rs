@@ -34,6 +34,7 @@ async fn a_change_names_its_caller_and_answers_the_record() {
         ("selector", r#"{"selector":{}}"#, "selector", json!(["shop", {}])),
         ("selector", r#"{"selector":null}"#, "selector", json!(["shop", null])),
         ("replicas", r#"{"replicas":"all"}"#, "replicas", json!(["shop", "all"])),
+        ("replicas", r#"{"replicas":2.0}"#, "replicas", json!(["shop", 2])),
         ("replicas", r#"{"replicas":3,"more":1}"#, "replicas", json!(["shop", 3])),
     ] {
         let answer = post(&harness, &format!("/v1/applications/shop/{path}"), "root", body).await;
