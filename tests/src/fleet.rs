@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::Node;
 use crate::stores::Store;
+use crate::{Node, process};
 
 /// Applications that one node of a test may have at most, times two ports.
 const PORTS_PER_NODE: u16 = 40;
@@ -74,6 +75,17 @@ impl Fleet {
         environment.push(("SCAFO_NODE_ID", id));
         environment.push(("SCAFO_CELLD_PORT_RANGE", &ports));
         Node::start_in(&self.dir.path().join(id), &environment).await
+    }
+}
+
+impl Drop for Fleet {
+    /// Whatever happened, nothing of a node that was left behind outlives the fleet.
+    fn drop(&mut self) {
+        for left in process::mentioning(self.dir.path().to_str().unwrap_or_default()) {
+            if left.pid != std::process::id() {
+                process::signal(left.pid, Signal::SIGKILL);
+            }
+        }
     }
 }
 

@@ -68,6 +68,8 @@ pub struct Node {
     pub dev: Dev,
     child: Child,
     state: PathBuf,
+    /// Whether its processes are somebody else's by now.
+    abandoned: bool,
     /// Kept for as long as the node runs; `None` when somebody else keeps it.
     _dir: Option<TempDir>,
 }
@@ -119,7 +121,7 @@ impl Node {
             Err(_) => return Err(format!("not ready within {START_LIMIT:?}\n{}", said())),
         };
         let dev = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line}"));
-        Ok(Self { dev, child, state: state.to_owned(), _dir: None })
+        Ok(Self { dev, child, state: state.to_owned(), abandoned: false, _dir: None })
     }
 
     /// The state directory.
@@ -201,6 +203,18 @@ impl Node {
         self._dir.take()
     }
 
+    /// Kills the supervisor, with which its daemons end, and leaves the applications running: for whoever starts a node on this
+    /// state directory next.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub async fn crash(mut self) {
+        process::signal(self.dev.pids.supervisor, Signal::SIGKILL);
+        let ended = tokio::time::timeout(STOP_LIMIT, self.child.wait()).await;
+        ended.expect("a killed process ends").expect("a status");
+        self.abandoned = true;
+    }
+
     /// Every process that belongs to this node, workerd included.
     pub fn processes(&self) -> Vec<process::Process> {
         process::mentioning(self.state.to_str().expect("temporary paths are text"))
@@ -213,6 +227,9 @@ impl Node {
 impl Drop for Node {
     /// Whatever happened, nothing of the node outlives the test.
     fn drop(&mut self) {
+        if self.abandoned {
+            return;
+        }
         if matches!(self.child.try_wait(), Ok(None)) {
             process::signal(self.dev.pids.supervisor, Signal::SIGTERM);
             for _ in 0..100 {

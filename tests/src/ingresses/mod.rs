@@ -53,6 +53,8 @@ impl Source {
 pub enum Kind {
     /// Traefik v3 with its http provider.
     Traefik,
+    /// The first one of its major version.
+    OldestTraefik,
     /// Caddy with the modules of `ingress/caddy`.
     Caddy,
     /// scafo's own.
@@ -60,8 +62,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
+    /// Those of today.
     pub const ALL: [Self; 3] = [Self::Traefik, Self::Caddy, Self::Ingressd];
+    /// All of them.
+    pub const WITH_OLDEST: [Self; 4] = [Self::Traefik, Self::OldestTraefik, Self::Caddy, Self::Ingressd];
+
+    /// Whether it is a Traefik.
+    pub const fn is_traefik(self) -> bool {
+        matches!(self, Self::Traefik | Self::OldestTraefik)
+    }
 }
 
 /// A running ingress that asks `prefer=self`.
@@ -81,18 +90,18 @@ impl Ingress {
     /// When it is not installed or does not start.
     pub async fn start(kind: Kind, source: &Source) -> Self {
         match kind {
-            Kind::Traefik => retried(|| traefik(source, "INFO")).await,
+            Kind::Traefik | Kind::OldestTraefik => retried(|| traefik(kind, source, "INFO")).await,
             Kind::Caddy => retried(|| caddy(source, None)).await,
             Kind::Ingressd => ingressd(source).await,
         }
     }
 
-    /// Starts one of each kind.
+    /// Starts one of each of these.
     ///
     /// # Panics
     /// As [`Ingress::start`].
-    pub async fn start_all(source: &Source) -> Vec<Self> {
-        futures_util::future::join_all(Kind::ALL.map(|kind| Self::start(kind, source))).await
+    pub async fn start_each(kinds: &[Kind], source: &Source) -> Vec<Self> {
+        futures_util::future::join_all(kinds.iter().map(|kind| Self::start(*kind, source))).await
     }
 
     /// Starts a Traefik that says when it takes a configuration over.
@@ -100,7 +109,7 @@ impl Ingress {
     /// # Panics
     /// As [`Ingress::start`].
     pub async fn verbose_traefik(source: &Source) -> Self {
-        retried(|| traefik(source, "DEBUG")).await
+        retried(|| traefik(Kind::Traefik, source, "DEBUG")).await
     }
 
     /// Starts a Caddy that gets certificates on demand and keeps them in the fleet.
@@ -166,7 +175,7 @@ impl Ingress {
     /// The lines of its log that say that something is wrong.
     pub fn errors(&self) -> Vec<String> {
         let wrong = match self.kind {
-            Kind::Traefik | Kind::Caddy => [r#""level":"error""#, r#""level":"fatal""#],
+            Kind::Traefik | Kind::OldestTraefik | Kind::Caddy => [r#""level":"error""#, r#""level":"fatal""#],
             Kind::Ingressd => ["ERROR", "panicked"],
         };
         self.log().lines().filter(|line| wrong.iter().any(|wrong| line.contains(wrong))).map(str::to_owned).collect()
@@ -193,7 +202,7 @@ async fn retried(start: impl Fn() -> Ingress) -> Ingress {
     panic!("an ingress does not start:\n{last}")
 }
 
-fn traefik(source: &Source, level: &str) -> Ingress {
+fn traefik(kind: Kind, source: &Source, level: &str) -> Ingress {
     let dir = TempDir::new().expect("a temporary directory");
     let [port] = free_ports();
     let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -214,10 +223,10 @@ fn traefik(source: &Source, level: &str) -> Ingress {
     });
     let path = dir.path().join("traefik.yml");
     write(&path, &config.to_string());
-    let mut command = Command::new(tools::find("traefik"));
+    let mut command = Command::new(tools::find(if kind == Kind::OldestTraefik { "traefik-oldest" } else { "traefik" }));
     command.arg(format!("--configfile={}", path.display()));
     let leash = Leash::start(&command, &dir.path().join("log"));
-    Ingress { kind: Kind::Traefik, address, https: None, leash, _dir: dir }
+    Ingress { kind, address, https: None, leash, _dir: dir }
 }
 
 fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {

@@ -56,7 +56,7 @@ async fn two_nodes_are_one_fleet_before_every_ingress_and_one_may_die() {
     same_bytes(&a, &b).await;
 
     let source = Source::of(&a.dev);
-    let ingresses = Ingress::start_all(&source).await;
+    let ingresses = Ingress::start_each(&Kind::ALL, &source).await;
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, "the shop", LIMIT).await;
         ingress.until_answered(&a.host("blog"), "/", 200, "the blog", LIMIT).await;
@@ -106,7 +106,7 @@ async fn same_bytes(a: &Node, b: &Node) {
 /// What every ingress answers itself.
 async fn refused(ingress: &Ingress, node: &Node) {
     let kind = ingress.kind();
-    let denied = if kind == Kind::Traefik { 418 } else { 404 };
+    let denied = if kind.is_traefik() { 418 } else { 404 };
     for path in ["/v1/storage", "/v1/storage/objects/x", "/v1/ingress/routes", "/v1/ingress/routes/traefik?prefer=self"]
     {
         let answer = ingress.ask(&node.dev.domain, path).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_fleet_that_serves_nothing_any_more_is_withdrawn() {
     let node = fleet.node("vps-a").await;
     node.deploy(Project::answering("shop", "the shop").path()).await;
     let source = Source::of(&node.dev);
-    let ingresses = Ingress::start_all(&source).await;
+    let ingresses = Ingress::start_each(&Kind::ALL, &source).await;
     let host = node.host("shop");
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, "the shop", LIMIT).await;

@@ -40,7 +40,7 @@ async fn still(ingresses: &[Ingress], host: &str, port: u16) {
 async fn a_poll_without_a_document_changes_nothing_and_an_empty_one_withdraws_everything() {
     let (node, echo) = (FakeNode::start().await, Echo::start(2).await);
     let ports = echo.ports();
-    let ingresses = Ingress::start_all(&node.source()).await;
+    let ingresses = Ingress::start_each(&Kind::WITH_OLDEST, &node.source()).await;
     node.polled().await;
     for ingress in &ingresses {
         // Ours would hold the request until the first document has come.
@@ -54,7 +54,7 @@ async fn a_poll_without_a_document_changes_nothing_and_an_empty_one_withdraws_ev
     everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[0])).await;
 
     node.serve(None);
-    for _ in Kind::ALL {
+    for _ in Kind::WITH_OLDEST {
         node.polled().await;
     }
     still(&ingresses, "shop.example", ports[0]).await;
@@ -86,14 +86,14 @@ async fn the_next_upstream_answers_when_the_first_is_dead() {
     let (node, mut echo) = (FakeNode::start().await, Echo::start(2).await);
     let ports = echo.ports();
     node.serve(Some(document(&json!([route("shop.example", &ports)]))));
-    let ingresses = Ingress::start_all(&node.source()).await;
+    let ingresses = Ingress::start_each(&Kind::WITH_OLDEST, &node.source()).await;
     everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[0])).await;
     for _ in 0..20 {
         still(&ingresses, "shop.example", ports[0]).await;
     }
     echo.close(ports[0]);
     // Traefik looks every 10 s and gives a check 3 s; the other two notice by the request itself.
-    for ingress in ingresses.iter().filter(|ingress| ingress.kind() != Kind::Traefik) {
+    for ingress in ingresses.iter().filter(|ingress| !ingress.kind().is_traefik()) {
         for _ in 0..20 {
             let answer = ingress.ask("shop.example", "/").await.unwrap();
             assert!(answer.body.contains(&format!("reached {} ", ports[1])), "{:?}: {answer:?}", ingress.kind());

@@ -8,18 +8,24 @@ use std::time::Duration;
 
 use reqwest::Method;
 use scafo_tests::fleet::Fleet;
-use scafo_tests::ingresses::{Ingress, Source};
+use scafo_tests::ingresses::{Ingress, Kind, Source};
 use scafo_tests::load::{Load, Outcome, client, not_answered, send};
-use scafo_tests::{Node, Project, wait};
+use scafo_tests::{Node, Project, process, wait};
 use serde_json::json;
 
 use crate::nodes::{deploy, until_served_by, upstreams};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Requests through each ingress at least, and rounds of deploys and kills.
+/// Requests through each ingress at least, and rounds of deploys and kills. Not many rounds: a daemon that is killed over and over
+/// is started again more and more slowly.
 fn extent() -> (usize, usize) {
-    if crate::long() { (50_000, 12) } else { (2_000, 2) }
+    if crate::long() { (50_000, 6) } else { (2_000, 2) }
+}
+
+/// The oldest Traefik joins where there is time for it.
+fn kinds() -> &'static [Kind] {
+    if crate::long() { &Kind::WITH_OLDEST } else { &Kind::ALL }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -28,7 +34,7 @@ async fn no_request_fails_while_an_application_is_deployed_and_daemons_are_kille
     let node = Node::start().await;
     node.deploy(Project::answering("shop", "edition 0").path()).await;
     let source = Source::of(&node.dev);
-    let ingresses = Ingress::start_all(&source).await;
+    let ingresses = Ingress::start_each(kinds(), &source).await;
     let host = node.host("shop");
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, "edition 0", LIMIT).await;
@@ -76,7 +82,7 @@ async fn no_request_fails_while_applications_change_their_places_and_a_node_leav
     assert!(output.status.success(), "{}", scafo_tests::node::both(&output));
     let away = a.host("far");
     until_served_by(&a, &away, &["vps-b", "vps-c"]).await;
-    let ingresses = Ingress::start_all(&Source::of(&a.dev)).await;
+    let ingresses = Ingress::start_each(kinds(), &Source::of(&a.dev)).await;
     for ingress in &ingresses {
         for host in hosts.iter().chain([&away]) {
             ingress.until_answered(host, "/", 200, "first", LIMIT).await;
@@ -112,6 +118,51 @@ async fn no_request_fails_while_applications_change_their_places_and_a_node_leav
     loads.none_lost(&ingresses, requests).await;
     c.stop().await;
     a.stop().await;
+}
+
+/// Applications live on when their node's supervisor is killed, and the next one adopts them.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_fails_while_a_supervisor_is_killed_and_another_one_adopts() {
+    let (requests, _) = extent();
+    let fleet = Fleet::new(&[]).await;
+    let (a, b) = (fleet.node("vps-a").await, fleet.node("vps-b").await);
+    deploy(&a, &Project::answering("shop", "first"), "2").await;
+    let host = a.host("shop");
+    for node in [&a, &b] {
+        until_served_by(node, &host, &["vps-a", "vps-b"]).await;
+    }
+    let of_b = Ingress::start_each(kinds(), &Source::of(&b.dev)).await;
+    for ingress in &of_b {
+        ingress.until_answered(&host, "/", 200, "first", LIMIT).await;
+    }
+    let loads = Loads::start(&of_b, std::slice::from_ref(&host));
+    let before = runtimes(&a);
+    a.crash().await;
+    let a = fleet.node("vps-a").await;
+    until_served_by(&b, &host, &["vps-a", "vps-b"]).await;
+    let runs = runtimes(&a);
+    assert!(!before.is_empty() && before.iter().all(|process| runs.contains(process)), "{before:?} and then {runs:?}");
+    // The other one is asked by the ingresses, which go on with what they know until it is back; its address is a new one.
+    let before = runtimes(&b);
+    b.crash().await;
+    let b = fleet.node("vps-b").await;
+    until_served_by(&a, &host, &["vps-a", "vps-b"]).await;
+    let runs = runtimes(&b);
+    assert!(!before.is_empty() && before.iter().all(|process| runs.contains(process)), "{before:?} and then {runs:?}");
+    loads.none_lost(&of_b, requests).await;
+    b.stop().await;
+    a.stop().await;
+}
+
+/// The processes of a node's applications.
+fn runtimes(node: &Node) -> Vec<process::Process> {
+    let of = |process: &process::Process| process.name == "celld-workerd" || process.name == "workerd";
+    let mut runtimes: Vec<_> = node.processes().into_iter().filter(of).collect();
+    for process in &mut runtimes {
+        // Another parent is what adoption is about.
+        process.parent = 0;
+    }
+    runtimes
 }
 
 async fn replicas(node: &Node, application: &str, replicas: usize) {
