@@ -11,6 +11,7 @@ mod error;
 mod files;
 mod list;
 mod lock;
+mod reserve;
 mod rows;
 mod schema;
 mod spool;
@@ -98,6 +99,7 @@ impl Store {
         let files = Files::open(dir.join("bodies"))?;
         let path = dir.join("store.sqlite");
         let conn = schema::open_writer(dir, &path)?;
+        reserve::take(&conn, dir);
         sweep(&conn, &path, &files)?;
         // The entries of the database, its log and the body directory survive a power cut from here on.
         files::sync_directory(dir).map_err(OpenError::io("write out the directory", dir))?;

@@ -76,8 +76,8 @@ async fn write_that_the_disk_refuses_changes_nothing_and_works_again_later() {
     until_body_files(dir.path(), files + 1);
 }
 
-/// Runs the store on a file system of 4 MiB in a mount namespace of its own, where the machine allows that.
-fn on_a_tiny_disk(dir: &Path) -> Option<Bucketd> {
+/// Runs the store on a small file system in a mount namespace of its own, where the machine allows that.
+fn on_a_tiny_disk(dir: &Path, megabytes: u32) -> Option<Bucketd> {
     let unshare = ["--map-root-user", "--mount"];
     let allowed = Command::new("unshare")
         .args(unshare)
@@ -91,7 +91,8 @@ fn on_a_tiny_disk(dir: &Path) -> Option<Bucketd> {
     }
     let plain = command(dir);
     let mut command = Command::new("unshare");
-    command.args(unshare).args(["sh", "-c", "mount -t tmpfs -o size=4m tmpfs \"$0\" && exec \"$@\""]).arg(dir);
+    let mount = format!("mount -t tmpfs -o size={megabytes}m tmpfs \"$0\" && exec \"$@\"");
+    command.args(unshare).args(["sh", "-c", &mount]).arg(dir);
     command.arg(plain.get_program()).args(plain.get_args());
     command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -101,7 +102,7 @@ fn on_a_tiny_disk(dir: &Path) -> Option<Bucketd> {
 #[tokio::test]
 async fn disk_that_fills_up_by_itself_is_told_and_recovers_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(bucketd) = on_a_tiny_disk(dir.path()) else {
+    let Some(bucketd) = on_a_tiny_disk(dir.path(), 4) else {
         eprintln!(
             "not run: this machine does not let a test mount a file system (the file size limit is tested instead)"
         );
@@ -128,4 +129,28 @@ async fn disk_that_fills_up_by_itself_is_told_and_recovers_when_there_is_room() 
     put(&client, "after", 100_000).await.unwrap();
     put(&client, "after/small", 100).await.unwrap();
     assert_eq!(keys(&client).await.len(), written.len() + 2);
+}
+
+#[tokio::test]
+async fn small_writes_go_on_for_a_while_on_a_full_disk_and_large_ones_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(bucketd) = on_a_tiny_disk(dir.path(), 64) else {
+        eprintln!("not run: this machine does not let a test mount a file system");
+        return;
+    };
+    let client = bucketd.client();
+    put(&client, "lease", 500).await.unwrap();
+    let inside = format!("/proc/{}/root{}", bucketd.pid().as_raw_nonzero(), dir.path().display());
+    let mut ballast = std::fs::File::create(Path::new(&inside).join("ballast")).unwrap();
+    while std::io::Write::write_all(&mut ballast, &[0; 4096]).is_ok() {}
+
+    assert_eq!(put(&client, "large", 200_000).await, Err(refused(503, "ServiceUnavailable")));
+    for round in 0..2_000 {
+        put(&client, "lease", 500 + round % 7).await.unwrap();
+    }
+    for record in 0..200 {
+        put(&client, &format!("record/{record}"), 1_000).await.unwrap();
+    }
+    assert_eq!(put(&client, "large", 200_000).await, Err(refused(503, "ServiceUnavailable")));
+    assert_eq!(keys(&client).await.len(), 201);
 }
