@@ -9,7 +9,7 @@ use scafo_supervisor::{Error, OnReady, Options, Pids, Ready};
 use serde::Serialize;
 
 use crate::args::DevArgs;
-use crate::commands::operator::{Existing, register};
+use crate::commands::operator::{Existing, is_registered, register};
 use crate::env;
 use crate::error::{Failure, Outcome};
 use crate::keys::{self, Signer};
@@ -88,11 +88,16 @@ fn on_ready(output: Output) -> OnReady {
 /// Sees to it that the fleet knows the key. A fleet on a bucket that has operators already gets this one beside them: who may
 /// run a node of it is its admin anyway.
 async fn known(ready: &Ready, signer: &Signer) -> Result<(), Error> {
-    let mut outcome = register(&ready.admin_socket, signer, Existing::Respect).await;
+    let mut outcome = register(&ready.admin_socket, signer, Existing::Respect).await.map(drop);
     if matches!(&outcome, Err(problem) if problem.code == ProblemCode::ReferenceHeld) {
-        outcome = register(&ready.admin_socket, signer, Existing::AddBeside).await;
+        // After a rotation the key is there with a history that a first key has not.
+        outcome = match is_registered(&ready.admin_socket, signer).await {
+            Ok(true) => Ok(()),
+            Ok(false) => register(&ready.admin_socket, signer, Existing::AddBeside).await.map(drop),
+            Err(problem) => Err(problem),
+        };
     }
-    outcome.map(drop).map_err(|problem| {
+    outcome.map_err(|problem| {
         Error::new(
             format!("the operator key could not be registered: {} ({})", problem.detail, problem.code),
             "start `scafo dev` again",

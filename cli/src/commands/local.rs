@@ -1,5 +1,6 @@
 //! What the registry of a node on this machine is asked directly, through its admin socket: what has no route in the API.
 
+use std::path::Path;
 use std::time::Duration;
 
 use scafo_core::{Problem, ProblemCode};
@@ -24,7 +25,12 @@ impl Registry {
     /// When none runs there.
     pub(super) fn find(args: &LocalArgs) -> Outcome<Self> {
         let node = target::running(&target::local_state_dir(args.state_dir.as_deref()))?;
-        Ok(Self(transport::channel(&node.admin_socket)))
+        Ok(Self::at(&node.admin_socket))
+    }
+
+    /// The registry behind an admin socket.
+    pub(super) fn at(admin_socket: &Path) -> Self {
+        Self(transport::channel(admin_socket))
     }
 
     /// Makes a call, again while the registry restarts: each may be repeated.

@@ -172,7 +172,7 @@ pub(super) async fn delete(args: AppDeleteArgs, output: Output) -> Outcome {
     let force = if args.force { "?force=1" } else { "" };
     let path = format!("/v1/applications/{}{force}", args.name);
     let retire = format!(
-        "`scafo app retire {0}` first and wait for a week, or delete it now with everything that it has stored: \
+        "`scafo app retire {0}` and wait for a week; or delete it now, with everything that it has stored: \
          `scafo app delete {0} --force`",
         args.name
     );

@@ -11,7 +11,7 @@ use super::show::UNKNOWN;
 use crate::args::{AppArgs, DomainAddArgs, DomainCommand, DomainRemoveArgs};
 use crate::commands::remote::{Ask, Remote};
 use crate::error::Outcome;
-use crate::output::{Output, table};
+use crate::output::{Output, clean, table};
 
 /// Answer of claiming a host and of giving it up.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,8 +60,10 @@ async fn add(args: DomainAddArgs, output: Output) -> Outcome {
         format!("{} has {}{below}\n", answer.application.name, answer.host)
     })?;
     match answer.platform_hosts.first() {
-        Some(platform) => output
-            .say(&format!("the name has to lead to an ingress of the fleet, for example as a CNAME of {platform}")),
+        Some(platform) => output.say(&format!(
+            "the name has to lead to an ingress of the fleet, for example as a CNAME of {}",
+            clean(platform)
+        )),
         None => output.say("the name has to lead to an ingress of the fleet"),
     }
     Ok(())

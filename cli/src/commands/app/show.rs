@@ -54,13 +54,13 @@ fn render(application: &ApplicationRecord) -> String {
     page
 }
 
-/// Labels as they are given.
+/// Labels as they are given, without control characters.
 pub(super) fn pairs(labels: &BTreeMap<String, String>) -> String {
     if labels.is_empty() {
         return "-".to_owned();
     }
     let each: Vec<String> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    each.join(" ")
+    clean(&each.join(" "))
 }
 
 #[cfg(test)]

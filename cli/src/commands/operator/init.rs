@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 
 use scafo_core::record::OperatorRecord;
 use scafo_core::{OperatorId, Problem, ProblemCode};
-use scafo_proto::registry::InitOperatorRequest;
 use scafo_proto::registry::admin_client::AdminClient;
+use scafo_proto::registry::administration_client::AdministrationClient;
+use scafo_proto::registry::{InitOperatorRequest, ListOperatorsRequest};
 use scafo_proto::status::to_problem;
-use scafo_proto::transport;
+use scafo_proto::{chunk, transport};
 use serde::Serialize;
 
-use super::was_not_done;
+use super::{Operators, was_not_done};
 use crate::args::OperatorInitArgs;
+use crate::commands::local::{Registry, decode, me};
 use crate::error::{Failure, Outcome};
 use crate::files;
 use crate::keys::{self, Signer, Whose};
@@ -131,4 +133,19 @@ pub(in crate::commands) async fn register(
         )
         .because(error)
     })
+}
+
+/// Whether the fleet knows a key under its id, whatever it may do.
+///
+/// # Errors
+/// Those of asking the registry.
+pub(in crate::commands) async fn is_registered(admin_socket: &Path, signer: &Signer) -> Result<bool, Problem> {
+    let registry = Registry::at(admin_socket);
+    let document = registry.call(|channel, left| async move {
+        let request = transport::within(left, ListOperatorsRequest { caller: me() });
+        Ok(chunk::collect(AdministrationClient::new(channel).list_operators(request).await?.into_inner()).await)
+    });
+    let Operators { operators, .. } = document.await.and_then(|document| document).and_then(|json| decode(&json))?;
+    let key = signer.public_key();
+    Ok(operators.iter().any(|operator| operator.id == *signer.id() && operator.public_key == key))
 }

@@ -9,7 +9,7 @@ use scafo_core::record::{OperatorRecord, Role};
 use scafo_core::{OperatorId, Problem, ProblemCode};
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::init::{Existing, register};
+pub(super) use self::init::{Existing, is_registered, register};
 use crate::args::{OperatorCommand, OperatorListArgs, OperatorRevokeArgs};
 use crate::commands::remote::{Ask, Remote};
 use crate::error::Outcome;
