@@ -19,9 +19,14 @@ exec 9>"$tools/.lock"
 flock 9
 
 need_python() {
-    command -v python3 >/dev/null && return
-    echo "error: python3 is not on PATH" >&2
-    echo "hint: install Python 3.11 or later with its venv module, then run this again" >&2
+    python3 -c 'import venv, ensurepip' 2>/dev/null && return
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 python3-venv >/dev/null
+        return
+    fi
+    echo "error: python3 with its venv module is not here" >&2
+    echo "hint: install Python 3.11 or later and venv (Debian: python3-venv), then run this again" >&2
     exit 1
 }
 

@@ -122,12 +122,13 @@ fn found<T>(name: &str, outcome: io::Result<Option<T>>) -> Result<T, StartError>
     }
 }
 
-/// What is logged unless `SCAFO_LOG` says otherwise. The S3 protocol crate reports every refused request as an error, with its
+/// What is logged unless `SCAFO_LOG` says otherwise. Pollers ask several times a second, so the access log is for who asks for it
+/// (`SCAFO_LOG=info,s3s=off`). The S3 protocol crate reports every refused request as an error, with its
 /// answer; bucketd logs for itself what an operator has to see.
-const DEFAULT_FILTER: &str = "info,s3s=off";
+const DEFAULT_FILTER: &str = "info,s3s=off,scafo::access=warn";
 
 /// Sends the log to standard error: for people on a terminal, as JSON lines with `SCAFO_LOG_FORMAT=json`. `SCAFO_LOG`
-/// filters it (default `info` without `s3s`).
+/// filters it (default `info` without the access log).
 pub fn init_tracing(process: &'static str) {
     let filter = EnvFilter::try_from_env("SCAFO_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unfailing(io::stderr()));
