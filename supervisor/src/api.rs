@@ -70,6 +70,9 @@ pub struct Ready {
     pub celld_version: Option<String>,
     /// Whether the runtime is the development stand-in.
     pub standin: bool,
+    /// What is asked of a node and this one does not hold, one sentence each, for people.
+    #[serde(default)]
+    pub not_enforced: Vec<String>,
     /// Process ids when it became ready.
     pub pids: Pids,
 }

@@ -15,13 +15,15 @@ use tonic::Status;
 
 use crate::celld::{Launch, Runtime};
 use crate::job::{self, Finished, Why};
-use crate::spawn::{Bond, Exit, Input, Output, Spawner, Spec};
+use crate::spawn::{Bond, Exit, Input, Limits, Output, Spawner, Spec};
 use crate::state::private_dir;
 
 /// Longest time that a job may take, whatever the caller says.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many lines wait for a reader; one that is slower misses some.
 const LINES: usize = 256;
+/// A bundler that eats the memory goes before an application that serves.
+const EASIER_TO_KILL: i32 = 500;
 
 /// What a caller asked for, checked.
 #[derive(Debug, Clone)]
@@ -122,6 +124,7 @@ impl Runner {
             output: Output::Piped,
             sockets: Vec::new(),
             bond: Bond::Bound,
+            limits: Limits { easier_to_kill: EASIER_TO_KILL, files: None },
         };
         let (lines, forwarding) = self.forward_lines(events.clone());
         let given_up = async {

@@ -179,6 +179,7 @@ mod tests {
             output: Output::Piped,
             sockets: Vec::new(),
             bond: Bond::Bound,
+            limits: crate::spawn::Limits::default(),
         }
     }
 

@@ -10,6 +10,7 @@ mod daemon;
 mod deploy;
 mod http;
 mod job;
+mod manager;
 mod node;
 mod run;
 mod service;

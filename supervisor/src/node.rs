@@ -10,9 +10,10 @@ use scafo_core::settings::{BucketAccess, Secret};
 use scafo_core::token::PublicKey;
 
 use crate::api::{Error, NODE_FILE, Options, Pids, Ready};
-use crate::celld::{Fleet, Launch, Runtime, Version, memory_ceiling_mib};
+use crate::celld::{Fleet, Launch, Runtime, Version};
 use crate::daemon::{Daemon, Handles, Name, Plan, reachable};
 use crate::deploy::Runner;
+use crate::manager::Kept;
 use crate::service::Service;
 use crate::sockets::{self, Sockets, address};
 use crate::spawn::Spawner;
@@ -48,13 +49,24 @@ pub(crate) struct Facts {
 /// What a running node leaves in the file system; removed when it is dropped. The locks go last.
 pub(crate) struct Footprint {
     dirs: Dirs,
+    /// The service manager keeps the sockets, so their files stay for the next supervisor.
+    sockets_stay: bool,
     _locks: Vec<Lock>,
 }
 
 impl Drop for Footprint {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.dirs.state.join(NODE_FILE));
-        Sockets::remove_files(&self.dirs);
+        if !self.sockets_stay {
+            Sockets::remove_files(&self.dirs);
+        }
+    }
+}
+
+impl Footprint {
+    /// Leaves what the next supervisor takes over.
+    pub(crate) fn leave_sockets(&mut self) {
+        self.sockets_stay = true;
     }
 }
 
@@ -66,7 +78,7 @@ impl Node {
         if dirs.runtime != dirs.state {
             locks.push(Lock::take(&dirs.runtime)?);
         }
-        let footprint = Footprint { _locks: locks, dirs: dirs.clone() };
+        let footprint = Footprint { _locks: locks, dirs: dirs.clone(), sockets_stay: false };
         dirs.sweep_jobs()?;
         // Of a node that was killed.
         state::remove(&dirs.state.join(NODE_FILE))
@@ -78,7 +90,7 @@ impl Node {
             Some(_) => None,
             None => Some(EmbeddedBucket::load_or_create(&dirs)?),
         };
-        let sockets = Sockets::bind(config, &dirs, embedded.as_mut())?;
+        let sockets = Sockets::bind(config, &dirs, embedded.as_mut(), Kept::take())?;
         let bucket = bucket_access(config, &sockets, embedded.as_ref())?;
         let executables = executables(options)?;
         let spawner =
@@ -135,6 +147,7 @@ impl Facts {
             admin_socket: dirs.socket(sockets::ADMIN),
             celld_version: self.runtime.as_ref().map(ToString::to_string),
             standin: self.runtime.as_ref().is_some_and(Version::is_standin),
+            not_enforced: not_enforced(),
             pids: Pids {
                 supervisor: std::process::id(),
                 registryd: pid(Name::Registryd).unwrap_or(0),
@@ -145,6 +158,22 @@ impl Facts {
             },
         }
     }
+}
+
+/// What this node does not hold, on this machine and as this user.
+fn not_enforced() -> Vec<String> {
+    let mut open = Vec::new();
+    open.push(if rustix::process::geteuid().is_root() {
+        "a user id for each daemon and application: all run as root in this version; run the node as a user of its own"
+            .to_owned()
+    } else {
+        "a user id for each daemon and application: the node does not run as root".to_owned()
+    });
+    open.push(
+        "hard limits of memory, CPU and tasks for each application: celld keeps its ceiling by itself".to_owned(),
+    );
+    open.push("closing the internal ports of applications to each other".to_owned());
+    open
 }
 
 /// Writes the file by which other commands find the node.
@@ -215,7 +244,6 @@ fn launch(
         tools: options.dev.clone().unwrap_or_default(),
         path: options.environment.get("PATH").cloned(),
         extra: config.celld.env.clone(),
-        memory_mib: memory_ceiling_mib(),
     }
 }
 

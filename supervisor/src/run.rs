@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use scafo_core::config::Config;
+use scafo_core::record::ProcessState;
 use scafo_proto::supervisor::supervisor_server::SupervisorServer;
 use scafo_proto::transport::{self, Peers};
 use sd_notify::NotifyState;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{Ended, Error, OnReady, Options};
-use crate::celld::Stop;
-use crate::daemon::{Group, Handles, Name};
+use crate::api::{EXIT_REFUSED, Ended, Error, OnReady, Options};
+use crate::celld::{Fleet, Stop};
+use crate::daemon::{Group, Handles, Name, Order};
+use crate::manager::{self, Parting};
 use crate::node::{Facts, Node, write_node_file};
 use crate::service::Service;
 use crate::signals::Signals;
@@ -21,11 +23,14 @@ use crate::state::Dirs;
 const FIRST_COMPLAINT: Duration = Duration::from_secs(5);
 /// …and again.
 const COMPLAINTS: Duration = Duration::from_secs(30);
+/// How long open requests may take to end when the applications serve on: new ones wait for the next supervisor meanwhile.
+const RESTART_GRACE: Duration = Duration::from_secs(5);
 
 /// Runs a node until it is asked to end (SIGTERM, SIGINT; SIGHUP too in development). The caller makes the runtime and the log.
 ///
 /// Asked to, it lets the servers finish their requests, then drains the applications, then ends the rest. Asked a second time it
-/// kills what is still there.
+/// kills what is still there. A service manager that restarts the node, or starts it again after a failure, finds the
+/// applications serving: then they are left alone and taken over.
 ///
 /// # Errors
 /// What keeps the node from running, with the next step and the exit code to end with.
@@ -36,16 +41,16 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         () = signals.stop() => return Ok(Ended::Stopped),
         node = Node::prepare(&config, &options) => node?,
     };
-    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, footprint } = node;
+    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint } = node;
     let served = CancellationToken::new();
     let mut server = serve(service, supervisor_socket, served.clone())?;
     // Ends with this function.
-    let mut watchdog = JoinSet::new();
-    watchdog.spawn(feed_watchdog());
+    let mut talking = JoinSet::new();
+    talking.spawn(feed_watchdog());
     let mut daemons = Group::start(daemons, &spawner);
     let handles = daemons.handles();
     let outcome = {
-        let announcing = announce(&dirs, &facts, &handles, options.on_ready);
+        let announcing = announce(&dirs, &facts, &handles, &fleet, options.on_ready);
         tokio::select! {
             biased;
             () = signals.stop() => Ok(()),
@@ -54,14 +59,18 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
             error = announcing => Err(error),
         }
     };
-    notify(&[NotifyState::Stopping]);
+    let parting = parting(outcome.as_ref().err()).await;
+    manager::tell(&[NotifyState::Stopping, NotifyState::Status("ending")]);
     match &outcome {
-        Ok(()) => tracing::info!("stopping"),
-        Err(error) => tracing::error!(%error, "stopping"),
+        Ok(()) => tracing::info!(?parting, "stopping"),
+        Err(error) => tracing::error!(%error, ?parting, "stopping"),
     }
     let in_order = async {
-        daemons.stop(&[Name::Apiserver, Name::Ingressd]).await;
-        tokio::join!(fleet.stop(Stop::Drained), deploys.stop());
+        stop_front(&mut daemons, &handles, parting).await;
+        match parting {
+            Parting::Stop => drop(tokio::join!(fleet.stop(Stop::Drained), deploys.stop())),
+            Parting::Leave => deploys.stop().await,
+        }
         daemons.stop(&[Name::Routerd]).await;
         daemons.stop(&[Name::Registryd]).await;
         daemons.stop(&[Name::Bucketd]).await;
@@ -73,14 +82,39 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         () = signals.stop() => {
             tracing::warn!("asked again: killing what is still there");
             handles.kill_all();
-            tokio::join!(in_order, fleet.stop(Stop::Killed));
+            match parting {
+                Parting::Stop => drop(tokio::join!(in_order, fleet.stop(Stop::Killed))),
+                Parting::Leave => in_order.await,
+            }
             Ended::Hurried
         }
     };
     served.cancel();
     while server.join_next().await.is_some() {}
+    if parting == Parting::Leave {
+        footprint.leave_sockets();
+    }
     drop(footprint);
     outcome.map(|()| ended)
+}
+
+/// What becomes of the applications now that the node ends.
+async fn parting(error: Option<&Error>) -> Parting {
+    match error {
+        None => manager::asked_to_end().await,
+        // It starts us again, unless we refuse.
+        Some(error) if manager::is_there() && error.exit_code != EXIT_REFUSED => Parting::Leave,
+        Some(_) => Parting::Stop,
+    }
+}
+
+async fn stop_front(daemons: &mut Group, handles: &Handles, parting: Parting) {
+    const FRONT: [Name; 2] = [Name::Apiserver, Name::Ingressd];
+    let grace = if parting == Parting::Leave { RESTART_GRACE } else { Duration::MAX };
+    if tokio::time::timeout(grace, daemons.stop(&FRONT)).await.is_err() {
+        FRONT.iter().for_each(|name| handles.order(*name, Order::Kill));
+        daemons.stop(&FRONT).await;
+    }
 }
 
 type Served = Result<(), tonic::transport::Error>;
@@ -109,11 +143,11 @@ async fn broken(server: &mut JoinSet<Served>) -> Error {
 }
 
 /// Waits until the node is ready and says so to everybody who wants to know. Resolves only when that fails.
-async fn announce(dirs: &Dirs, facts: &Facts, daemons: &Handles, on_ready: Option<OnReady>) -> Error {
+async fn announce(dirs: &Dirs, facts: &Facts, daemons: &Handles, fleet: &Fleet, on_ready: Option<OnReady>) -> Error {
     let all = async {
         // The bucket may be away for long, and registryd with it; the node answers meanwhile, so the service has started.
         daemons.ready(|name| name != Name::Registryd).await;
-        notify(&[NotifyState::Ready]);
+        manager::tell(&[NotifyState::Ready, NotifyState::Status("waiting for the registry")]);
         daemons.ready(|_| true).await;
     };
     tokio::select! {
@@ -130,7 +164,27 @@ async fn announce(dirs: &Dirs, facts: &Facts, daemons: &Handles, on_ready: Optio
     {
         return error;
     }
-    std::future::pending().await
+    show_applications(fleet).await
+}
+
+/// Keeps the line that `systemctl status` shows up to date.
+async fn show_applications(fleet: &Fleet) -> ! {
+    let mut statuses = fleet.watch();
+    let mut shown = String::new();
+    loop {
+        let line = {
+            let statuses = statuses.borrow_and_update();
+            let ready = statuses.values().filter(|status| status.state == ProcessState::Ready).count();
+            format!("{ready} of {} applications ready", statuses.len())
+        };
+        if line != shown {
+            manager::tell(&[NotifyState::Status(&line)]);
+            shown = line;
+        }
+        if statuses.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 async fn complain(facts: &Facts, daemons: &Handles) {
@@ -152,13 +206,6 @@ async fn feed_watchdog() {
     let Some(allowed) = sd_notify::watchdog_enabled() else { return };
     loop {
         tokio::time::sleep(allowed / 2).await;
-        notify(&[NotifyState::Watchdog]);
-    }
-}
-
-/// Tells systemd, when it asked to be told.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "cannot tell the service manager");
+        manager::tell(&[NotifyState::Watchdog]);
     }
 }

@@ -1,8 +1,15 @@
 //! The signals that end a node.
 
+use std::time::Duration;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 
 use crate::api::Error;
+
+/// What comes so soon after a request to end is the same request: Ctrl-C reaches every process of a terminal's group, and a script
+/// among them passes it on.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// SIGTERM and SIGINT; SIGHUP too in development, where it means that the terminal is gone.
 pub(crate) struct Signals {
@@ -10,6 +17,7 @@ pub(crate) struct Signals {
     interrupt: Signal,
     hangup: Signal,
     hangup_stops: bool,
+    requested: Option<Instant>,
 }
 
 impl Signals {
@@ -21,6 +29,7 @@ impl Signals {
             interrupt: install(SignalKind::interrupt())?,
             hangup: install(SignalKind::hangup())?,
             hangup_stops,
+            requested: None,
         })
     }
 
@@ -28,14 +37,19 @@ impl Signals {
     pub(crate) async fn stop(&mut self) {
         loop {
             tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
                 _ = self.hangup.recv() => {
-                    if self.hangup_stops {
-                        return;
+                    if !self.hangup_stops {
+                        tracing::info!("SIGHUP: settings are read at start only; restart the node for new ones");
+                        continue;
                     }
-                    tracing::info!("SIGHUP: settings are read at start only; restart the node for new ones");
                 }
+            }
+            let again = self.requested.is_some_and(|before| before.elapsed() < SAME_REQUEST);
+            if !again {
+                self.requested = Some(Instant::now());
+                return;
             }
         }
     }

@@ -12,6 +12,7 @@ use rand::RngExt as _;
 use scafo_core::config::Config;
 
 use crate::api::Error;
+use crate::manager::{Kept, keep};
 use crate::state::{Dirs, EmbeddedBucket, cannot_write};
 
 /// How many connections wait for a daemon that restarts: four seconds of a thousand new ones a second. The kernel cuts it to
@@ -41,14 +42,29 @@ pub(crate) const ROUTER: &str = "router.sock";
 pub(crate) const SUPERVISOR: &str = "supervisor.sock";
 
 impl Sockets {
-    /// Binds all of them, or none: those that were bound are closed again when one cannot be.
-    pub(crate) fn bind(config: &Config, dirs: &Dirs, embedded: Option<&mut EmbeddedBucket>) -> Result<Self, Error> {
-        let api = config.api.listen.iter().map(|address| tcp(*address, "api.listen")).collect::<Result<_, _>>()?;
-        let ingress = config.ingressd_listen.map(|address| tcp(address, "ingressd.listen")).transpose()?;
-        let bucket = embedded.map(|bucket| bind_bucket(dirs, bucket)).transpose()?;
-        let unix = |name: &str| {
+    /// Takes back those that the service manager kept and binds the others: all of them, or none. Those that were bound are
+    /// closed again when one cannot be.
+    pub(crate) fn bind(
+        config: &Config,
+        dirs: &Dirs,
+        embedded: Option<&mut EmbeddedBucket>,
+        mut kept: Kept,
+    ) -> Result<Self, Error> {
+        let mut tcp = |kind: &str, wanted: SocketAddr, key: &'static str| match kept.tcp(kind, wanted) {
+            Some(listener) => Ok(listener),
+            None => tcp(wanted, key).inspect(|listener| keep_tcp(kind, listener)),
+        };
+        let api =
+            config.api.listen.iter().map(|address| tcp("api", *address, "api.listen")).collect::<Result<_, _>>()?;
+        let ingress = config.ingressd_listen.map(|address| tcp("ingress", address, "ingressd.listen")).transpose()?;
+        let bucket = embedded.map(|bucket| bind_bucket(dirs, bucket, &mut kept)).transpose()?;
+        let mut unix = |name: &str| {
             let path = dirs.socket(name);
-            unix(&path).map_err(|error| cannot_write(&path, &error))
+            if let Some(listener) = kept.unix(&path) {
+                return Ok(listener);
+            }
+            let bound = unix(&path).map_err(|error| cannot_write(&path, &error));
+            bound.inspect(|listener| keep("unix", listener, name))
         };
         Ok(Self {
             api,
@@ -77,6 +93,12 @@ pub(crate) fn share(socket: &impl std::os::fd::AsFd) -> io::Result<OwnedFd> {
 /// Where a listener listens.
 pub(crate) fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
     listener.local_addr().map_err(|error| Error::new(format!("a socket has no address: {error}"), "start again"))
+}
+
+fn keep_tcp(kind: &str, listener: &TcpListener) {
+    if let Ok(address) = listener.local_addr() {
+        keep(kind, listener, &address.to_string());
+    }
 }
 
 fn tcp(address: SocketAddr, key: &'static str) -> Result<TcpListener, Error> {
@@ -108,13 +130,17 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Binds the port that was chosen before. When somebody else has it by now another one is chosen, which only fails those celld
 /// processes that outlived an earlier supervisor: they fence themselves and start anew with the new one.
-fn bind_bucket(dirs: &Dirs, bucket: &mut EmbeddedBucket) -> Result<TcpListener, Error> {
-    let on = |port: u16| listen(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    if let Some(kept) = bucket.port {
-        match on(kept) {
+fn bind_bucket(dirs: &Dirs, bucket: &mut EmbeddedBucket, kept: &mut Kept) -> Result<TcpListener, Error> {
+    let address_of = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let on = |port: u16| listen(address_of(port)).inspect(|listener| keep_tcp("bucket", listener));
+    if let Some(port) = bucket.port {
+        if let Some(listener) = kept.tcp("bucket", address_of(port)) {
+            return Ok(listener);
+        }
+        match on(port) {
             Ok(listener) => return Ok(listener),
             Err(error) => {
-                tracing::warn!(port = kept, %error, "the embedded bucket's port is taken; choosing another one");
+                tracing::warn!(port, %error, "the embedded bucket's port is taken; choosing another one");
             }
         }
     }
@@ -168,13 +194,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs::create(dir.path(), &dir.path().join("run")).unwrap();
         let mut bucket = EmbeddedBucket::load_or_create(&dirs).unwrap();
-        let first = bind_bucket(&dirs, &mut bucket).unwrap();
+        let first = bind_bucket(&dirs, &mut bucket, &mut Kept::default()).unwrap();
         let port = bucket.port.unwrap();
         let mut again = EmbeddedBucket::load_or_create(&dirs).unwrap();
-        let other = bind_bucket(&dirs, &mut again).unwrap();
+        let other = bind_bucket(&dirs, &mut again, &mut Kept::default()).unwrap();
         assert_ne!(again.port.unwrap(), port, "it was in use");
         drop((first, other));
-        bind_bucket(&dirs, &mut again).unwrap();
+        bind_bucket(&dirs, &mut again, &mut Kept::default()).unwrap();
         assert_eq!(EmbeddedBucket::load_or_create(&dirs).unwrap().port, again.port);
     }
 

@@ -24,7 +24,6 @@ pub(crate) struct Launch {
     pub(crate) tools: DevOptions,
     pub(crate) path: Option<String>,
     pub(crate) extra: BTreeMap<String, String>,
-    pub(crate) memory_mib: u64,
 }
 
 /// Directories of one application's process.
@@ -39,6 +38,12 @@ impl Launch {
     pub(super) fn own(&self, application: &ApplicationName) -> Own {
         let root = self.dirs.application(application.as_str());
         Own { watch: root.join("watch"), assets: root.join("assets"), temp: root.join("tmp") }
+    }
+
+    /// The application whose data directory this is, if it is one of ours.
+    pub(super) fn application_of(&self, watch: &Path) -> Option<ApplicationName> {
+        let application = watch.parent()?.file_name()?.to_str()?.parse().ok()?;
+        (self.own(&application).watch == watch).then_some(application)
     }
 
     /// Arguments of the node process. All three addresses are always given, so that a second node of the fleet changes values
@@ -77,9 +82,10 @@ impl Launch {
         &self,
         application: &ApplicationName,
         version: &Version,
+        memory_mib: u64,
     ) -> BTreeMap<String, String> {
         let own = self.own(application);
-        build(Role::Node, version, &self.given(own), &self.extra)
+        build(Role::Node, version, &Given { memory_mib, ..self.given(own) }, &self.extra)
     }
 
     /// The environment of one deploy, whose temporary directory is private to it.
@@ -98,23 +104,9 @@ impl Launch {
             temp: own.temp,
             tools: &self.tools,
             path: self.path.as_deref(),
-            memory_mib: self.memory_mib,
+            memory_mib: 0,
         }
     }
-}
-
-/// Memory ceiling of one celld in MiB: an eighth of the machine, so that a handful of busy applications fits, within what one
-/// needs at least (two isolates of 128 MiB) and what is plenty.
-pub(crate) fn memory_ceiling_mib() -> u64 {
-    const LEAST: u64 = 256;
-    const MOST: u64 = 2048;
-    let total = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_kib(&text));
-    total.map_or(512, |kib| (kib / 1024 / 8).clamp(LEAST, MOST))
-}
-
-fn total_kib(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -141,7 +133,6 @@ mod tests {
             tools: DevOptions::default(),
             path: None,
             extra: BTreeMap::new(),
-            memory_mib: 512,
         }
     }
 
@@ -171,6 +162,16 @@ mod tests {
     }
 
     #[test]
+    fn only_a_data_directory_of_this_node_names_an_application() {
+        let launch = launch("", None);
+        let own = launch.own(&"shop".parse().unwrap()).watch;
+        assert_eq!(launch.application_of(&own).unwrap().as_str(), "shop");
+        for other in ["/other/celld/shop/watch", "/s/celld/shop/tmp", "/s/celld/Not A Name/watch", "/"] {
+            assert_eq!(launch.application_of(Path::new(other)), None);
+        }
+    }
+
+    #[test]
     fn no_secret_is_in_the_arguments() {
         let launch = launch("", None);
         let ports = Pair { public: 1, internal: 2 };
@@ -179,11 +180,5 @@ mod tests {
             assert!(!spelled(&arguments).contains("never shown"));
         }
         assert!(!format!("{launch:?}").contains("never shown"));
-    }
-
-    #[test]
-    fn the_total_of_memory_is_read_in_kib() {
-        assert_eq!(total_kib("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16_384));
-        assert_eq!(total_kib("nothing"), None);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::BoxFuture;
@@ -19,11 +19,12 @@ use super::command::Launch;
 use super::fleet::Statuses;
 use super::life::{Effect, Event, Found, LEASE_TTL, Machine};
 use super::log;
-use super::record::Record;
+use super::memory::Memory;
+use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use super::version::Version;
 use crate::http::Question;
-use crate::spawn::{Bond, Exit, Input, Output, ProcessHandle, Spawner, Spec, proc};
+use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Spawner, Spec, proc};
 use crate::state::{Book, Pair, private_dir};
 
 /// Time between two probes of a process that has not been ready: what a deploy waits for.
@@ -41,6 +42,10 @@ const MAX_STATE_BYTES: usize = 8 * 1024 * 1024;
 
 /// Shortest lease lifetime that is believed, so that a typing error makes no loop of starts.
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
+/// Files that one process may have open: what celld warns below is 8000, and about eight belong to each resident cell.
+const FILES: u64 = 65_536;
+/// When memory runs out, an application goes before a daemon that all of them need.
+const EASIER_TO_KILL: i32 = 300;
 
 /// What all drivers of a node share.
 #[derive(Debug)]
@@ -50,6 +55,9 @@ pub(super) struct Shared {
     pub(super) spawner: Spawner,
     pub(super) book: Mutex<Book>,
     pub(super) statuses: watch::Sender<Statuses>,
+    pub(super) memory: Mutex<Memory>,
+    /// How many applications are wanted here.
+    pub(super) wanted: AtomicUsize,
 }
 
 impl Shared {
@@ -57,6 +65,15 @@ impl Shared {
     fn ttl(&self) -> Duration {
         let configured = self.launch.extra.get("CELLD_TTL_MS").and_then(|ms| ms.parse().ok());
         configured.map_or(LEASE_TTL, Duration::from_millis).max(SHORTEST_TTL)
+    }
+
+    /// A part of the pause after a crash that is this process's own: up to a quarter of a lease's life.
+    fn jitter(&self) -> Duration {
+        self.ttl().mul_f64(rand::random_range(0.0..0.25))
+    }
+
+    pub(super) fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +142,7 @@ impl Driver {
         tap: Arc<Tap>,
     ) -> Self {
         Self {
-            machine: Machine::new(shared.ttl()),
+            machine: Machine::new(shared.ttl()).with_jitter(shared.jitter()),
             shared,
             application,
             ports,
@@ -144,9 +161,18 @@ impl Driver {
         }
     }
 
+    /// Lets others start first.
+    pub(super) fn hold(&mut self, pause: Duration) {
+        if !pause.is_zero() {
+            self.machine.hold_until(Instant::now() + pause);
+        }
+    }
+
     /// Takes over a process that an earlier supervisor started.
     pub(super) fn adopt(&mut self, record: &Record, process: ProcessHandle) {
-        self.machine = Machine::adopted(self.shared.ttl(), record.was_ready, Instant::now());
+        let machine = Machine::adopted(self.shared.ttl(), record.was_ready, Instant::now());
+        self.machine = machine.with_jitter(self.shared.jitter());
+        self.shared.memory().hold(&self.application, record.memory_mib);
         self.record = Some(record.clone());
         self.process = Some(process);
         self.probe = Some(self.probe_in(Duration::ZERO));
@@ -251,6 +277,7 @@ impl Driver {
         self.deployment = None;
         self.adopted = false;
         self.started_at = None;
+        self.shared.memory().release(&self.application);
         Record::forget(&self.shared.launch.dirs.processes(), &self.application);
     }
 
@@ -260,6 +287,8 @@ impl Driver {
             Ok(()) => Event::Spawned,
             Err(reason) => {
                 tracing::error!(application = %self.application, %reason, "cannot start its process; trying again later");
+                self.shared.memory().release(&self.application);
+                Record::forget(&self.shared.launch.dirs.processes(), &self.application);
                 Event::NotSpawned
             }
         }
@@ -267,35 +296,62 @@ impl Driver {
 
     async fn try_spawn(&mut self) -> Result<(), String> {
         let (program, version) = self.shared.runtime.current().await.map_err(|problem| format!("{problem:?}"))?;
-        let spec = self.spec(program, &version).map_err(|error| error.to_string())?;
-        let mut process = self.shared.spawner.start_process(spec).await.map_err(|error| error.to_string())?;
-        let started_at = now();
-        if let Some(start_time) = proc::start_time(process.pid()) {
-            let record = Record {
-                application: self.application.clone(),
-                pid: process.pid(),
-                start_time,
-                watch: self.shared.launch.own(&self.application).watch,
-                ports: self.ports,
-                celld_version: version.to_string(),
-                started_at,
-                was_ready: false,
-            };
-            if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
-                // A process that the next supervisor would not find could meet a second one.
+        let shared = Arc::clone(&self.shared);
+        let (processes, own) = (shared.launch.dirs.processes(), shared.launch.own(&self.application));
+        let memory_mib = shared.memory().allot(&self.application, shared.wanted.load(Ordering::Relaxed));
+        let spec = self.spec(program, &version, memory_mib).map_err(|error| error.to_string())?;
+        let mut record = Record {
+            application: self.application.clone(),
+            pid: 0,
+            start_time: 0,
+            watch: own.watch,
+            ports: self.ports,
+            celld_version: version.to_string(),
+            started_at: now(),
+            was_ready: false,
+            memory_mib,
+        };
+        // Before the process is there: a supervisor that is killed in between leaves what the next one looks for.
+        let unwritten = |error: io::Error| format!("cannot write down what is started: {error}");
+        record.save(&processes).map_err(unwritten)?;
+        let left = Self::left_by_another(record.clone()).await;
+        self.adopted = left.is_some();
+        let mut process = match left {
+            Some((found, process)) => {
+                tracing::warn!(application = %self.application, pid = found.pid, "it runs already; taking it over");
+                record = found;
+                process
+            }
+            None => self.shared.spawner.start_process(spec).await.map_err(|error| error.to_string())?,
+        };
+        // One that has ended already has no start time, and its end is about to be seen.
+        if let Some(found) = record.clone().of(process.pid()) {
+            if let Err(error) = found.save(&processes) {
                 process.kill_group();
                 process.ended().await;
-                return Err(format!("cannot write down what was started: {error}"));
+                return Err(unwritten(error));
             }
-            self.record = Some(record);
+            record = found;
         }
-        tracing::info!(application = %self.application, pid = process.pid(), %version, port = self.ports.public, "started");
-        (self.version, self.started_at) = (Some(version.to_string()), Some(started_at));
+        tracing::info!(application = %self.application, pid = process.pid(), %version, port = self.ports.public, memory_mib, "started");
+        (self.version, self.started_at) = (Some(record.celld_version.clone()), Some(record.started_at));
+        self.record = Some(record);
         self.process = Some(process);
         Ok(())
     }
 
-    fn spec(&self, program: std::path::PathBuf, version: &Version) -> io::Result<Spec> {
+    /// A process on this data directory that no record led to. Two on one directory would destroy each other's data.
+    async fn left_by_another(record: Record) -> Option<(Record, ProcessHandle)> {
+        let search = tokio::task::spawn_blocking(move || {
+            let pid = *proc::session_leaders_given(WATCH).get(&record.watch)?;
+            record.of(pid)
+        });
+        let record = search.await.ok()??;
+        let process = record.process()?;
+        Some((record, process))
+    }
+
+    fn spec(&self, program: std::path::PathBuf, version: &Version, memory_mib: u64) -> io::Result<Spec> {
         let launch = &self.shared.launch;
         let own = launch.own(&self.application);
         for dir in [&own.watch, &own.assets, &own.temp] {
@@ -304,12 +360,13 @@ impl Driver {
         Ok(Spec {
             program,
             arguments: launch.node_arguments(&self.application, self.ports),
-            environment: launch.node_environment(&self.application, version),
+            environment: launch.node_environment(&self.application, version, memory_mib),
             directory: Some(own.temp),
             input: Input::Nothing,
             output: Output::File(log::open(&launch.dirs.log(self.application.as_str()))?),
             sockets: Vec::new(),
             bond: Bond::Free,
+            limits: Limits { easier_to_kill: EASIER_TO_KILL, files: Some(FILES) },
         })
     }
 

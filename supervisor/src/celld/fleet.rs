@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -16,11 +17,13 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::command::Launch;
 use super::driver::{Driver, Shared, Tap, Want};
-use super::record::Record;
+use super::log;
+use super::memory::Memory;
+use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use crate::api::Error;
 use crate::http::Question;
-use crate::spawn::Spawner;
+use crate::spawn::{ProcessHandle, Spawner, proc};
 use crate::state::{Book, Pair, cannot_write};
 
 /// The statuses of all processes.
@@ -50,6 +53,19 @@ pub(crate) enum Reload {
     Unavailable,
 }
 
+/// So many processes start at once; each further one waits for its turn, since a start lists the bucket and compiles.
+const AT_ONCE: u32 = 4;
+/// The time of one turn. A start takes about as much of a core.
+const TURN: Duration = Duration::from_millis(50);
+/// Nobody's turn is later: a node that comes back with two hundred applications.
+const LAST_TURN: Duration = Duration::from_secs(10);
+
+/// How long the `n`th of the processes that are to start now waits, at a random place within its turn.
+fn turn(n: u32) -> Duration {
+    let begun = TURN.saturating_mul(n.saturating_sub(AT_ONCE - 1)).min(LAST_TURN);
+    if n < AT_ONCE { Duration::ZERO } else { begun - TURN.mul_f64(rand::random_range(0.0..1.0)) }
+}
+
 /// How the processes shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -69,6 +85,8 @@ struct Inner {
     entries: BTreeMap<ApplicationName, Entry>,
     /// Owns the drivers: they end with the fleet, the processes do not.
     drivers: JoinSet<()>,
+    /// Keeps the logs short.
+    logs: JoinSet<()>,
     /// The last set that was applied.
     applied: Option<(String, u64)>,
     stopping: bool,
@@ -96,22 +114,68 @@ impl Fleet {
         let processes = launch.dirs.processes();
         let records = Record::all(&processes).map_err(|error| cannot_write(&processes, &error))?;
         let (statuses, _) = watch::channel(Statuses::new());
-        let shared = Arc::new(Shared { launch, runtime, spawner, book: Mutex::new(book), statuses });
-        let fleet = Self { shared, inner: Mutex::new(Inner::default()) };
+        let shared = Shared {
+            launch,
+            runtime,
+            spawner,
+            book: Mutex::new(book),
+            statuses,
+            memory: Mutex::new(Memory::of_machine()),
+            wanted: AtomicUsize::new(0),
+        };
+        let fleet = Self { shared: Arc::new(shared), inner: Mutex::new(Inner::default()) };
+        fleet.inner().logs.spawn(log::keep_short(state.join("logs")));
         fleet.adopt(records);
         Ok(fleet)
     }
 
     fn adopt(&self, records: Vec<Record>) {
+        let processes = self.shared.launch.dirs.processes();
+        // Those that a killed supervisor had started and not yet written down, or whose record is gone, are found here only.
+        let mut found = proc::session_leaders_given(WATCH);
         let mut inner = self.inner();
         for record in records {
-            let Some(process) = record.process() else {
-                Record::forget(&self.shared.launch.dirs.processes(), &record.application);
-                continue;
-            };
-            tracing::info!(application = %record.application, pid = record.pid, "taking over its process");
-            inner.start(&self.shared, &record.application, record.ports, |driver| driver.adopt(&record, process));
+            let found = found.remove(&record.watch);
+            let adopted = record.process().map(|process| (record.clone(), process)).or_else(|| {
+                let record = record.clone().of(found?)?;
+                let process = record.process()?;
+                Some((record, process))
+            });
+            match adopted {
+                Some((record, process)) => self.adopt_one(&mut inner, &record, process),
+                None => Record::forget(&processes, &record.application),
+            }
         }
+        for (watch, pid) in found {
+            let Some(application) = self.shared.launch.application_of(&watch) else { continue };
+            let Some(record) = self.record_of(&application, watch, pid) else { continue };
+            let Some(process) = record.process() else { continue };
+            self.adopt_one(&mut inner, &record, process);
+        }
+    }
+
+    fn adopt_one(&self, inner: &mut Inner, record: &Record, process: ProcessHandle) {
+        tracing::info!(application = %record.application, pid = record.pid, "taking over its process");
+        if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
+            tracing::warn!(application = %record.application, %error, "cannot write down what was taken over");
+        }
+        inner.start(&self.shared, &record.application, record.ports, |driver| driver.adopt(record, process));
+    }
+
+    /// A record for a process without one. The ports are those of the book: it was written before any process had them.
+    fn record_of(&self, application: &ApplicationName, watch: PathBuf, pid: u32) -> Option<Record> {
+        let record = Record {
+            application: application.clone(),
+            pid,
+            start_time: 0,
+            watch,
+            ports: self.book().pair(application)?,
+            celld_version: "unknown".to_owned(),
+            started_at: now(),
+            was_ready: false,
+            memory_mib: 0,
+        };
+        record.of(pid)
     }
 
     /// What runs, now and later.
@@ -138,9 +202,11 @@ impl Fleet {
             return Err(Problem::new(ProblemCode::CasConflict, detail));
         }
         inner.applied = Some((run.to_owned(), pass));
+        self.shared.wanted.store(desired.len(), Ordering::Relaxed);
         let mut outcome = Ok(());
+        let mut started = 0;
         for application in desired {
-            if let Err(problem) = self.want(&mut inner, application) {
+            if let Err(problem) = self.want(&mut inner, application, &mut started) {
                 tracing::error!(%application, ?problem, "cannot run here");
                 outcome = Err(problem);
             }
@@ -149,7 +215,7 @@ impl Fleet {
         outcome
     }
 
-    fn want(&self, inner: &mut Inner, application: &ApplicationName) -> Result<(), Problem> {
+    fn want(&self, inner: &mut Inner, application: &ApplicationName, started: &mut u32) -> Result<(), Problem> {
         let ports = self.ports(application)?;
         if inner.entries.get(application).is_some_and(|entry| entry.driver.is_finished()) {
             // A driver has no end of its own: this is a defect. What it left running is taken over like that of a supervisor.
@@ -170,7 +236,9 @@ impl Fleet {
             }
             return Ok(());
         }
-        inner.start(&self.shared, application, ports, |_| {});
+        let pause = turn(*started);
+        *started = started.saturating_add(1);
+        inner.start(&self.shared, application, ports, |driver| driver.hold(pause));
         Ok(())
     }
 
@@ -322,6 +390,15 @@ mod tests {
         assert_eq!(read_reload(StatusCode::UNPROCESSABLE_ENTITY, Some(failed)), expected);
         for status in [503, 500, 404, 405] {
             assert_eq!(read_reload(StatusCode::from_u16(status).unwrap(), Some(failed)), Reload::Unavailable);
+        }
+    }
+
+    #[test]
+    fn a_few_start_at_once_and_many_one_after_another() {
+        assert!((0..4).all(|n| turn(n).is_zero()));
+        for n in 4..400 {
+            let latest = TURN.saturating_mul(n - 3).min(LAST_TURN);
+            assert!((latest - TURN..=latest).contains(&turn(n)), "{n}");
         }
     }
 

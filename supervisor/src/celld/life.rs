@@ -93,6 +93,8 @@ pub(super) struct Machine {
     floor: Option<Instant>,
     /// Exits without having been ready, those of the last [`LOOP_WINDOW`].
     early_exits: VecDeque<Instant>,
+    /// Added to every pause after a crash, so that what crashed together does not start together.
+    jitter: Duration,
 }
 
 impl Machine {
@@ -106,7 +108,19 @@ impl Machine {
             next_pause: ttl,
             floor: None,
             early_exits: VecDeque::new(),
+            jitter: Duration::ZERO,
         }
+    }
+
+    /// The same, with a jitter.
+    pub(super) const fn with_jitter(mut self, jitter: Duration) -> Self {
+        self.jitter = jitter;
+        self
+    }
+
+    /// Not before this. For a machine at rest.
+    pub(super) fn hold_until(&mut self, instant: Instant) {
+        self.floor = Some(instant);
     }
 
     /// One runs already, started by an earlier supervisor, and is wanted until somebody says otherwise.
@@ -227,7 +241,7 @@ impl Machine {
                 self.early_exits.pop_front();
             }
         }
-        self.floor = Some(now + self.next_pause);
+        self.floor = Some(now + self.next_pause + self.jitter);
         self.next_pause = (self.next_pause * 2).min(self.ttl * LONGEST_PAUSE_TTLS);
         self.rest(now)
     }
@@ -246,6 +260,8 @@ impl Machine {
     pub(super) fn state(&self, now: Instant) -> Option<ProcessState> {
         match self.phase {
             Phase::Idle => None,
+            // Its turn has not come yet.
+            Phase::Waiting { .. } if self.starts == 0 => Some(ProcessState::Starting),
             Phase::Waiting { .. } if self.loops(now) => Some(ProcessState::CrashLooping),
             Phase::Waiting { .. } => Some(ProcessState::BackingOff),
             Phase::Spawning => Some(ProcessState::Starting),

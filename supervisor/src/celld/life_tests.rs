@@ -261,3 +261,24 @@ fn whatever_happens_there_is_never_a_second_process_and_never_an_early_start() {
         }
     }
 }
+
+#[test]
+fn a_first_start_waits_for_its_turn_as_starting() {
+    let mut test = Test::new();
+    let turn = test.at(2);
+    test.machine.hold_until(turn);
+    assert_eq!(test.step(0, Event::Wanted), None);
+    assert_eq!((test.state(), test.machine.wake()), (Some(ProcessState::Starting), Some(turn)));
+    assert_eq!(test.step(1, Event::Time), None);
+    assert_eq!(test.step(2, Event::Time), Some(Effect::Spawn));
+    assert_eq!(test.machine.restarts(), 0);
+}
+
+#[test]
+fn what_crashed_together_starts_apart() {
+    let mut test = Test::ready();
+    test.machine.jitter = Duration::from_secs(2);
+    assert_eq!(test.step(100, Event::Ended(Exit::Code(3))), None);
+    assert_eq!(test.step(111, Event::Time), None, "the lease's life has passed, its own part of the jitter has not");
+    assert_eq!(test.step(112, Event::Time), Some(Effect::Spawn));
+}

@@ -9,11 +9,12 @@ mod environment;
 mod fleet;
 mod life;
 mod log;
+mod memory;
 mod record;
 mod runtime;
 mod version;
 
-pub(crate) use command::{Launch, memory_ceiling_mib};
+pub(crate) use command::Launch;
 pub(crate) use fleet::{Fleet, Reload, Stop};
 pub(crate) use runtime::Runtime;
 pub(crate) use version::Version;

@@ -11,9 +11,10 @@ use crate::spawn::{ProcessHandle, proc};
 use crate::state::{Pair, read_json, remove, write_json};
 
 /// The variable with the data directory.
-const WATCH: &str = "CELLD_WATCH";
+pub(super) const WATCH: &str = "CELLD_WATCH";
 
-/// A process that was started here.
+/// A process that was started here, or is about to be: then its number is 0 yet. It is written before the process is there, so
+/// that one which a killed supervisor started is looked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Record {
@@ -29,6 +30,9 @@ pub(super) struct Record {
     /// Whether it has been ready: from then on silence is no starting any more.
     #[serde(default)]
     pub(super) was_ready: bool,
+    /// Its ceiling of memory in MiB.
+    #[serde(default)]
+    pub(super) memory_mib: u64,
 }
 
 fn path(dir: &Path, application: &ApplicationName) -> PathBuf {
@@ -69,6 +73,13 @@ impl Record {
         Ok(records)
     }
 
+    /// The same record with the number of a process that was found.
+    pub(super) fn of(mut self, pid: u32) -> Option<Self> {
+        self.start_time = proc::start_time(pid)?;
+        self.pid = pid;
+        Some(self)
+    }
+
     /// The process, if it still runs. The pidfd is opened first and the process looked at afterwards, so that what was looked at
     /// is what the pidfd holds.
     pub(super) fn process(&self) -> Option<ProcessHandle> {
@@ -95,6 +106,7 @@ mod tests {
             celld_version: "0.6.0".to_owned(),
             started_at: Timestamp::from_millis(0),
             was_ready: false,
+            memory_mib: 0,
         }
     }
 
@@ -110,6 +122,9 @@ mod tests {
         assert_eq!(own.process().unwrap().pid(), child.id());
         let reused = Record { start_time: own.start_time + 1, ..own.clone() };
         assert!(reused.process().is_none());
+        let nobody_yet = Record { pid: 0, start_time: 0, ..own.clone() };
+        assert!(nobody_yet.process().is_none());
+        assert!(nobody_yet.of(child.id()).unwrap().process().is_some());
         let other = Record { watch: "/s/other".into(), ..own.clone() };
         assert!(other.process().is_none());
         child.kill().unwrap();

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::life::{Found, Life};
+use super::life::{Found, Life, Patience};
 use super::plan::Daemon;
 use crate::api::{EXIT_REFUSED, Error};
 use crate::spawn::{Exit, ProcessHandle, Spawner};
@@ -54,7 +54,7 @@ impl Keeper {
     /// # Errors
     /// When it cannot be started at first, or refuses to run with what it was given ([`EXIT_REFUSED`]).
     pub(crate) async fn keep(mut self) -> Result<(), Error> {
-        let mut life = Life::new();
+        let mut life = Life::new(Patience::of(self.daemon.name));
         let mut first = true;
         while *self.orders.borrow() == Order::Run {
             let pause = match self.start(&mut life).await {

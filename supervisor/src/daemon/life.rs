@@ -4,15 +4,37 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::plan::Name;
+
 /// First pause after an exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// So much health makes the next pause the first one again.
 const SETTLED: Duration = Duration::from_secs(60);
-/// A daemon that has been ready and gives no answer for so long is killed. Three times the longest answer that one may owe
-/// (10 s of a stop-the-world checkpoint on a slow disk), so that a busy daemon is not taken for a dead one.
-const HUNG: Duration = Duration::from_secs(30);
+/// How long a daemon may be away, by what its absence costs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Longest pause before the next start.
+    pub(super) longest_pause: Duration,
+    /// One that has served and gives no answer for so long is killed.
+    pub(super) hung: Duration,
+}
+
+impl Patience {
+    /// Nothing but the daemon's own work waits for it. Three times the longest answer that one may owe (10 s on a slow disk),
+    /// so that a busy daemon is not taken for a dead one.
+    pub(super) const USUAL: Self = Self { longest_pause: Duration::from_secs(30), hung: Duration::from_secs(30) };
+    /// Every application renews its lease in the embedded store, each third of 10 s, and stops serving when it could not for 10 s:
+    /// a hang that is noticed and a restart have to fit between the renewals.
+    pub(super) const LEASES: Self = Self { longest_pause: Duration::from_secs(2), hung: Duration::from_secs(5) };
+
+    /// A daemon's own.
+    pub(super) const fn of(daemon: Name) -> Self {
+        match daemon {
+            Name::Bucketd => Self::LEASES,
+            Name::Registryd | Name::Routerd | Name::Apiserver | Name::Ingressd => Self::USUAL,
+        }
+    }
+}
 
 /// What a probe found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +50,7 @@ pub(crate) enum Found {
 /// One daemon over its restarts.
 #[derive(Debug)]
 pub(super) struct Life {
+    patience: Patience,
     next_pause: Duration,
     /// Since when it serves without a break.
     serving_since: Option<Instant>,
@@ -36,8 +59,8 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) const fn new() -> Self {
-        Self { next_pause: FIRST_PAUSE, serving_since: None, last_answer: None }
+    pub(super) const fn new(patience: Patience) -> Self {
+        Self { patience, next_pause: FIRST_PAUSE, serving_since: None, last_answer: None }
     }
 
     /// A process was started.
@@ -62,14 +85,14 @@ impl Life {
                 self.last_answer = self.last_answer.map(|_| now);
                 false
             }
-            Found::Silent => self.last_answer.is_some_and(|last| now.duration_since(last) >= HUNG),
+            Found::Silent => self.last_answer.is_some_and(|last| now.duration_since(last) >= self.patience.hung),
         }
     }
 
     /// It ended by itself. How long to wait before the next start.
     pub(super) fn ended(&mut self) -> Duration {
         let pause = self.next_pause;
-        self.next_pause = (pause * 2).min(LONGEST_PAUSE);
+        self.next_pause = (pause * 2).min(self.patience.longest_pause);
         pause
     }
 }
@@ -84,14 +107,25 @@ mod tests {
 
     #[test]
     fn the_pause_doubles_from_a_tenth_of_a_second_to_half_a_minute() {
-        let mut life = Life::new();
+        let mut life = Life::new(Patience::USUAL);
         let pauses: Vec<u128> = (0..11).map(|_| life.ended().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]);
     }
 
     #[test]
+    fn the_store_of_the_leases_is_never_away_for_as_long_as_a_lease_lives() {
+        let lease = seconds(10);
+        let mut life = Life::new(Patience::LEASES);
+        assert!((0..20).all(|_| life.ended() <= lease / 5));
+        let start = Instant::now();
+        life.started();
+        life.probed(Found::Serving, start);
+        assert!(life.probed(Found::Silent, start + lease / 2));
+    }
+
+    #[test]
     fn a_minute_of_health_forgives() {
-        let mut life = Life::new();
+        let mut life = Life::new(Patience::USUAL);
         let start = Instant::now();
         for _ in 0..5 {
             life.ended();
@@ -113,7 +147,7 @@ mod tests {
 
     #[test]
     fn silence_counts_only_once_it_has_served() {
-        let mut life = Life::new();
+        let mut life = Life::new(Patience::USUAL);
         let start = Instant::now();
         life.started();
         assert!(!life.probed(Found::Silent, start + seconds(1000)));
@@ -124,7 +158,7 @@ mod tests {
 
     #[test]
     fn an_answer_of_any_kind_is_life() {
-        let mut life = Life::new();
+        let mut life = Life::new(Patience::USUAL);
         let start = Instant::now();
         life.started();
         life.probed(Found::Serving, start);

@@ -7,5 +7,6 @@ mod plan;
 mod probe;
 
 pub(crate) use group::{Group, Handles};
+pub(crate) use keeper::Order;
 pub(crate) use plan::{Daemon, Name, Plan, reachable};
 pub(crate) use probe::Probe;

@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::Probe;
 use crate::api::Error;
 use crate::sockets::{self, Sockets, address, executable, share};
-use crate::spawn::{Bond, Input, Output, Spec};
+use crate::spawn::{Bond, Input, Limits, Output, Spec};
 use crate::state::{Dirs, EmbeddedBucket};
 
 /// How long those that serve requests may take to finish them.
@@ -89,6 +89,7 @@ impl Daemon {
             output: Output::OurLog,
             sockets: self.sockets.iter().map(shared).collect::<io::Result<_>>()?,
             bond: Bond::Bound,
+            limits: Limits::default(),
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::http::Question;
 
 /// How long one answer may take. The socket is ours, so while a daemon starts the question waits in the backlog and is answered
 /// the moment it serves.
-const DEADLINE: Duration = Duration::from_secs(5);
+const DEADLINE: Duration = Duration::from_secs(2);
 /// Longest body of a health answer that is read.
 const MAX_BODY: usize = 64 * 1024;
 

@@ -43,7 +43,20 @@ pub(crate) struct Spec {
     /// Sockets by name, passed by the systemd protocol.
     pub(crate) sockets: Vec<(String, OwnedFd)>,
     pub(crate) bond: Bond,
+    pub(crate) limits: Limits,
 }
+
+/// What is different for a process from what we have ourselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Limits {
+    /// So much easier to kill than we are when the machine runs out of memory, in thousandths of it (`proc(5)`, `oom_score_adj`).
+    pub(crate) easier_to_kill: i32,
+    /// How many files it may have open, as far as we may have so many.
+    pub(crate) files: Option<u64>,
+}
+
+/// The highest value of `oom_score_adj`.
+const EASIEST_TO_KILL: i32 = 1000;
 
 /// Standard input.
 #[derive(Debug)]
@@ -169,13 +182,27 @@ fn spawn(spec: Spec) -> io::Result<Spawned> {
         }
         Bond::Free => unsafe_calls::own_session(&mut command),
     }
+    if let Some(files) = spec.limits.files {
+        unsafe_calls::limit_files(&mut command, files);
+    }
     pass_sockets(&mut command, spec.sockets)?;
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);
+    if spec.limits.easier_to_kill > 0
+        && let Err(error) = make_easier_to_kill(child.id(), spec.limits.easier_to_kill)
+    {
+        tracing::debug!(%error, "cannot make a process easier to kill than the node");
+    }
     // Nobody has waited for it, so the number is still this child's even if it has ended already.
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let (stdout, stderr) = (child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from));
     Ok(Spawned { pid, pidfd, stdout, stderr })
+}
+
+/// Anybody may raise the value of a process of theirs.
+fn make_easier_to_kill(pid: u32, by: i32) -> io::Result<()> {
+    let own: i32 = std::fs::read_to_string("/proc/self/oom_score_adj")?.trim().parse().map_err(io::Error::other)?;
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), own.saturating_add(by).min(EASIEST_TO_KILL).to_string())
 }
 
 fn pass_sockets(command: &mut Command, sockets: Vec<(String, OwnedFd)>) -> io::Result<()> {

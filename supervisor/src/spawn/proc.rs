@@ -1,5 +1,8 @@
 //! What `/proc` says of a process that is not our child.
 
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Longest environment that is looked at, in bytes. celld's has about 1 KiB.
@@ -17,11 +20,36 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 
 /// Whether a process was started with this variable.
 pub(crate) fn was_given(pid: u32, name: &str, value: &Path) -> bool {
-    use std::io::Read as _;
+    given(pid, name).is_some_and(|given| given == value)
+}
+
+/// What a process was started with in this variable; `None` also when it belongs to another user.
+fn given(pid: u32, name: &str) -> Option<PathBuf> {
     let mut environment = Vec::new();
-    let read = std::fs::File::open(file(pid, "environ")).map(|f| f.take(MAX_ENVIRONMENT).read_to_end(&mut environment));
-    let wanted = format!("{name}={}", value.display());
-    matches!(read, Ok(Ok(_))) && environment.split(|byte| *byte == 0).any(|pair| pair == wanted.as_bytes())
+    std::fs::File::open(file(pid, "environ")).ok()?.take(MAX_ENVIRONMENT).read_to_end(&mut environment).ok()?;
+    let values = environment.split(|byte| *byte == 0).filter_map(|pair| pair.strip_prefix(name.as_bytes()));
+    let value = values.filter_map(|rest| rest.strip_prefix(b"=")).next()?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
+}
+
+/// Every process that leads a session and was started with this variable: by its value. What such a process starts inherits the
+/// variable, but not the session's lead.
+pub(crate) fn session_leaders_given(name: &str) -> BTreeMap<PathBuf, u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let leaders = pids
+        .filter(|pid| std::fs::read_to_string(file(*pid, "stat")).is_ok_and(|stat| session_of(&stat) == Some(*pid)));
+    leaders.filter_map(|pid| Some((given(pid, name)?, pid))).collect()
+}
+
+/// Field 6; `None` of a zombie.
+fn session_of(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace();
+    if fields.next()? == "Z" {
+        return None;
+    }
+    fields.nth(2)?.parse().ok()
 }
 
 /// The name in field 2 may hold spaces and parentheses, so the fields are counted behind its last `)`. A zombie has ended.
@@ -45,6 +73,7 @@ mod tests {
         assert_eq!(start_time_of(&format!("42 (a) b) (c)) {fields}")), Some(777));
         assert_eq!(start_time_of(&format!("42 (a) {}", fields.replacen('S', "Z", 1))), None);
         assert_eq!(start_time_of("42 (a)"), None);
+        assert_eq!(session_of(&format!("42 (a) b) (c)) {fields}")), Some(3));
     }
 
     #[test]

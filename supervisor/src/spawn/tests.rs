@@ -16,6 +16,7 @@ fn shell(script: &str) -> Spec {
         output: Output::Piped,
         sockets: Vec::new(),
         bond: Bond::Bound,
+        limits: Limits::default(),
     }
 }
 
@@ -78,6 +79,17 @@ async fn sockets_arrive_from_three_on_under_their_names() {
         spec.sockets.push((name.to_owned(), listener.into()));
     }
     assert_eq!(said(spec).await, "2 grpc:admin\n2\n");
+}
+
+#[tokio::test]
+async fn limits_hold_from_the_first_instruction_and_for_what_the_child_starts() {
+    let own: i32 = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap().trim().parse().unwrap();
+    // The value is set when the program runs already, so it is looked at until it is there; the limit of files is there at once.
+    let script = "ulimit -Hn; ulimit -Sn; while [ $(cat /proc/self/oom_score_adj) = $0 ]; do :; done; cat /proc/self/oom_score_adj";
+    let mut spec = shell(script);
+    spec.arguments.push(own.to_string().into());
+    spec.limits = Limits { easier_to_kill: 7, files: Some(100) };
+    assert_eq!(said(spec).await, format!("100\n100\n{}\n", own + 7));
 }
 
 #[tokio::test]

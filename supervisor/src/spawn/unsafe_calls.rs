@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{getppid, setsid};
 use tokio::io::Interest;
@@ -38,6 +39,19 @@ pub(super) fn own_session(command: &mut Command) {
     // SAFETY: `setsid` is a bare system call and async-signal-safe (POSIX.1-2024, XSH 2.4.3); the closure captures nothing,
     // allocates nothing and takes no lock.
     unsafe { command.pre_exec(|| setsid().map(drop).map_err(io::Error::from)) };
+}
+
+/// Bounds how many files the child may have open, never above what we may. Set before the program runs, since celld takes for its
+/// own what the hard limit allows.
+pub(super) fn limit_files(command: &mut Command, files: u64) {
+    let setup = move || {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+        let files = hard.min(files);
+        setrlimit(Resource::RLIMIT_NOFILE, files, files).map_err(io::Error::from)
+    };
+    // SAFETY: `getrlimit` and `setrlimit` are bare system calls on integers and a structure on the stack; the closure owns one
+    // integer, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(setup) };
 }
 
 /// Registers a pidfd with the runtime: it becomes readable when its process ends (`pidfd_open(2)`).

@@ -53,6 +53,11 @@ impl Book {
         Ok(Self { path, range, entries })
     }
 
+    /// The pair that an application has, if it has one.
+    pub(crate) fn pair(&self, name: &ApplicationName) -> Option<Pair> {
+        self.entries.get(name).map(|entry| entry.pair)
+    }
+
     /// The application's pair: the one that it has, or a new one that is free on `address` right now. Written down before it is
     /// returned. `None`: the range is used up.
     pub(crate) fn assign(

@@ -16,16 +16,16 @@ use tonic::transport::Channel;
 
 use crate::node::{Place, alive, mentioning, until};
 
-type Client = SupervisorClient<Channel>;
+pub(crate) type Client = SupervisorClient<Channel>;
 
-async fn apply(client: &mut Client, pass: u64, applications: &[&str]) -> Result<(), tonic::Status> {
+pub(crate) async fn apply(client: &mut Client, pass: u64, applications: &[&str]) -> Result<(), tonic::Status> {
     let processes = applications.iter().map(|name| DesiredProcess { application: (*name).to_owned() }).collect();
     let request = ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes };
     client.apply_processes(request).await.map(drop)
 }
 
 /// Waits for a report that is as it should be.
-async fn watched(client: &mut Client, fine: impl Fn(&[ProcessStatus]) -> bool) -> Vec<ProcessStatus> {
+pub(crate) async fn watched(client: &mut Client, fine: impl Fn(&[ProcessStatus]) -> bool) -> Vec<ProcessStatus> {
     let mut reports = client.watch_processes(WatchProcessesRequest {}).await.unwrap().into_inner();
     let waiting = async {
         loop {
@@ -40,7 +40,7 @@ async fn watched(client: &mut Client, fine: impl Fn(&[ProcessStatus]) -> bool) -
     tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("such a report comes")
 }
 
-fn ready_with(version: &'static str) -> impl Fn(&[ProcessStatus]) -> bool {
+pub(crate) fn ready_with(version: &'static str) -> impl Fn(&[ProcessStatus]) -> bool {
     move |statuses| {
         let fine = |status: &ProcessStatus| {
             status.state == ProcessState::Ready && status.deployment.as_ref().is_some_and(|v| v.as_str() == version)

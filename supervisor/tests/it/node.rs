@@ -52,8 +52,14 @@ impl Place {
 
     /// Starts the supervisor.
     pub(crate) fn start(&self) -> Node<'_> {
+        self.start_with(|command| command)
+    }
+
+    /// The same, by another way to start it.
+    pub(crate) fn start_with(&self, change: impl FnOnce(Command) -> Command) -> Node<'_> {
         let log = std::fs::File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_scafo-supervisor"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_scafo-supervisor"));
+        command
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .env("SCAFO_LIBEXEC", self.fakes())
@@ -61,12 +67,9 @@ impl Place {
             .env("SCAFO_STATE_DIR", self.state())
             .env("SCAFO_CELLD_ENV", "CELLD_TTL_MS=200")
             .args(["--set", "api.listen=127.0.0.1:0", "--set", "ingressd.listen=127.0.0.1:0"])
-            .args(["--set", "ingress.token=sesame"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+            .args(["--set", "ingress.token=sesame"]);
+        let mut command = change(command);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         Node { child, place: self }
     }
 }
