@@ -71,6 +71,18 @@ async fn a_refusal_of_the_registry_is_passed_on_with_its_code_title_and_detail()
 }
 
 #[tokio::test]
+async fn a_registry_that_is_killed_in_the_middle_of_a_call_is_asked_again() {
+    let harness = Harness::start().await;
+    for row in asking().filter(|row| row.class != Class::Ingress) {
+        settle(&harness);
+        harness.registry.world().lose_answers = 2;
+        let answer = ask(&harness, row, row.request, Who::Root).await;
+        assert_eq!(outcome(&answer), (row.status, String::new()), "{} {}", row.method, row.request);
+        assert_eq!(harness.registry.world().administered.asked.len(), 3, "{} {}", row.method, row.request);
+    }
+}
+
+#[tokio::test]
 async fn a_defect_shows_a_request_id_and_no_cause() {
     let harness = Harness::start().await;
     for row in asking() {
