@@ -17,6 +17,7 @@ impl Echo {
                 status: 200,
                 media_type: "text/plain",
                 body: format!("reached {port} {}\n", received.target).into_bytes(),
+                cut: false,
             };
             servers.push(Server::start(answer).await);
         }

@@ -16,6 +16,17 @@ use crate::wait;
 pub const NODE: &str = "n1";
 const TOKEN: &str = "token-of-the-tests";
 
+/// What is answered to polls.
+#[derive(Debug)]
+pub enum Says {
+    /// `draining`: there is no document yet.
+    Draining,
+    /// This.
+    Document(FleetRouting),
+    /// The first half of this, and then the connection ends.
+    Half(FleetRouting),
+}
+
 /// A pretended node.
 #[derive(Debug)]
 pub struct FakeNode {
@@ -25,8 +36,7 @@ pub struct FakeNode {
 
 #[derive(Debug)]
 struct Shared {
-    /// `None` is a node that has no document yet.
-    document: Mutex<Option<FleetRouting>>,
+    says: Mutex<Says>,
     /// Answers so far.
     polls: AtomicUsize,
 }
@@ -34,7 +44,7 @@ struct Shared {
 impl FakeNode {
     /// A node that has no document yet.
     pub async fn start() -> Self {
-        let shared = Arc::new(Shared { document: Mutex::new(None), polls: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared { says: Mutex::new(Says::Draining), polls: AtomicUsize::new(0) });
         let answering = Arc::clone(&shared);
         let server = Server::start(move |_, received| answering.answer(&received)).await;
         Self { server, shared }
@@ -45,9 +55,9 @@ impl FakeNode {
         Source { url: format!("http://{}", self.server.address), token: TOKEN.to_owned() }
     }
 
-    /// Serves this from now on; `None` answers `draining`.
-    pub fn serve(&self, document: Option<FleetRouting>) {
-        *self.shared.document.lock().unwrap_or_else(PoisonError::into_inner) = document;
+    /// Answers this from now on.
+    pub fn say(&self, says: Says) {
+        *self.shared.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
 
     /// Waits until several polls have been answered since now: then one at least was asked after what was set before.
@@ -63,13 +73,17 @@ impl FakeNode {
 impl Shared {
     fn answer(&self, received: &Received) -> Reply {
         if received.authorization != format!("Bearer {TOKEN}") {
-            return Reply { status: 401, media_type: "text/plain", body: b"no".to_vec() };
+            return reply(401, b"no".to_vec());
         }
         self.polls.fetch_add(1, Ordering::Relaxed);
         let (path, query) = received.target.split_once('?').unwrap_or((&received.target, ""));
-        let document = self.document.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(document) = document.as_ref() else {
-            return Reply { status: 503, media_type: "application/problem+json", body: DRAINING.into() };
+        let says = self.says.lock().unwrap_or_else(PoisonError::into_inner);
+        let (document, cut) = match &*says {
+            Says::Draining => {
+                return Reply { media_type: "application/problem+json", ..reply(503, DRAINING.into()) };
+            }
+            Says::Document(document) => (document, false),
+            Says::Half(document) => (document, true),
         };
         let own: NodeId = NODE.parse().expect("a node id");
         let preferred = (query == "prefer=self").then_some(&own);
@@ -79,10 +93,14 @@ impl Shared {
             "/v1/ingress/routes/traefik" => {
                 traefik::to_json(&traefik::render(&routing, &["web".to_owned()], preferred))
             }
-            _ => return Reply { status: 404, media_type: "text/plain", body: Vec::new() },
+            _ => return reply(404, Vec::new()),
         };
-        Reply { status: 200, media_type: "application/json", body }
+        Reply { media_type: "application/json", cut, ..reply(200, body) }
     }
+}
+
+const fn reply(status: u16, body: Vec<u8>) -> Reply {
+    Reply { status, media_type: "text/plain", body, cut: false }
 }
 
 const DRAINING: &str =

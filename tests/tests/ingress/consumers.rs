@@ -18,7 +18,7 @@ use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use scafo_core::routing::{DENIED, FleetRouting, is_denied};
 use scafo_tests::ingresses::echo::{Echo, reached};
-use scafo_tests::ingresses::fake_node::{FakeNode, NODE};
+use scafo_tests::ingresses::fake_node::{FakeNode, NODE, Says};
 use scafo_tests::ingresses::http::Answer;
 use scafo_tests::ingresses::{Ingress, Kind};
 use serde_json::{Value, json};
@@ -262,7 +262,7 @@ async fn four_consumers_decide_alike() {
     let ingresses = Ingress::start_each(&Kind::WITH_OLDEST, &node.source()).await;
     for number in 0..documents {
         let plan = Plan::random(&mut rng, &ports, number);
-        node.serve(Some(plan.document.clone()));
+        node.say(Says::Document(plan.document.clone()));
         let marked = format!("reached {} ", ports[number % ports.len()]);
         join_all(ingresses.iter().map(|ingress| ingress.until_answered(&plan.marker, "/", 200, &marked, LIMIT))).await;
         let sorts = [Sort::Exact, Sort::Wildcard, Sort::Denied, Sort::NearMiss];
@@ -299,7 +299,7 @@ async fn differences(ingresses: &[Ingress], document: &FleetRouting, request: &R
 async fn no_spelling_of_a_denied_path_arrives() {
     let (node, echo) = (FakeNode::start().await, Echo::start(1).await);
     let api = json!({"hosts": ["dev.example"], "upstreams": [upstream(NODE, echo.ports()[0])], "denied": DENIED});
-    node.serve(Some(serde_json::from_value(json!({"v": 1, "routes": [], "api": api})).unwrap()));
+    node.say(Says::Document(serde_json::from_value(json!({"v": 1, "routes": [], "api": api})).unwrap()));
     let ingresses = Ingress::start_each(&Kind::WITH_OLDEST, &node.source()).await;
     for ingress in &ingresses {
         ingress.until_answered("dev.example", "/v1/applications", 200, "reached", LIMIT).await;
