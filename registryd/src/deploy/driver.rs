@@ -1,39 +1,36 @@
 //! Who works on which deploy: one of an application at a time, a bounded number at all, each until its end.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::collections::HashSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::FutureExt as _;
 use scafo_core::record::DeployRecord;
-use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode};
+use scafo_core::{DeployId, Problem, ProblemCode, Timestamp};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::intake;
 use super::publication::{Project, carry_out};
+use super::turns::{OFFERED, Turns};
 use crate::daemon::{Core, Fatal};
-use crate::registry::{Cache, Read};
-
-/// Deploys that are taken on at once. The API's queue admits 16 by default and is the one that callers meet; this only keeps
-/// a broken neighbour from filling the memory.
-const ACTIVE: usize = 256;
-/// How long the parts of the node that hold the artifacts may take to offer them again after a restart.
-const OFFERED: Duration = Duration::from_secs(60);
+use crate::registry::{Cache, Mono, Read};
 
 /// The deploys that this node works on.
 #[derive(Debug)]
 pub(crate) struct Deploys {
-    active: Mutex<HashSet<DeployId>>,
-    start: mpsc::Sender<Project>,
+    turns: Mutex<Turns>,
+    /// Says that a turn may have come. One word says it as well as many.
+    moved: mpsc::Sender<()>,
     /// Becomes true with the first word from the API: from then on artifacts can be offered.
     neighbour: watch::Sender<bool>,
 }
 
 impl Deploys {
     /// The handle, and what its owner runs with.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Project>) {
-        let (start, started) = mpsc::channel(ACTIVE);
-        (Self { active: Mutex::default(), start, neighbour: watch::Sender::new(false) }, started)
+    pub(crate) fn new() -> (Self, mpsc::Receiver<()>) {
+        let (moved, moves) = mpsc::channel(1);
+        (Self { turns: Mutex::default(), moved, neighbour: watch::Sender::new(false) }, moves)
     }
 
     /// Notes that the API is up.
@@ -41,36 +38,43 @@ impl Deploys {
         self.neighbour.send_if_modified(|up| !std::mem::replace(up, true));
     }
 
+    /// Keeps a place for a deploy that is accepted now; see [`Turns::accept`].
+    pub(crate) fn accept(&self, id: &DeployId, wall: impl FnOnce() -> Timestamp, now: Mono) -> (Timestamp, bool) {
+        let mut turns = self.lock();
+        // Within the lock, so that the order of the times is the order of the places.
+        turns.accept(id, wall(), now)
+    }
+
+    /// Corrects when a deploy was accepted; see [`Turns::accepted_at`].
+    pub(crate) fn accepted_at(&self, id: &DeployId, accepted: Timestamp) {
+        self.lock().accepted_at(id, accepted);
+    }
+
+    /// Gives back the place of a deploy that has ended or will never come.
+    pub(crate) fn give_up(&self, id: &DeployId) {
+        self.lock().give_up(id);
+        self.look();
+    }
+
     /// Takes a deploy on, once: one that is being worked on is left to that.
     ///
     /// # Errors
     /// `deploy-overloaded`.
-    fn take_on(&self, project: Project) -> Result<(), Problem> {
-        let overloaded = || Problem::new(ProblemCode::DeployOverloaded, "too many deploys at once on this node");
-        let mut active = self.lock();
-        if active.contains(&project.id) {
-            return Ok(());
+    fn take_on(&self, project: Project, accepted: Timestamp) -> Result<(), Problem> {
+        if !self.lock().offer(project, accepted) {
+            return Err(Problem::new(ProblemCode::DeployOverloaded, "too many deploys at once on this node"));
         }
-        if active.len() >= ACTIVE {
-            return Err(overloaded());
-        }
-        let id = project.id.clone();
-        // The channel is as long as the map may be large, so that it is full only with a receiver that is gone.
-        self.start.try_send(project).map_err(|_| overloaded())?;
-        active.insert(id);
+        self.look();
         Ok(())
     }
 
-    fn is_active(&self, id: &DeployId) -> bool {
-        self.lock().contains(id)
+    /// Has the worker look whose turn it is. Full means that it will.
+    fn look(&self) {
+        let _ = self.moved.try_send(());
     }
 
-    fn ended(&self, id: &DeployId) {
-        self.lock().remove(id);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<DeployId>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -82,6 +86,7 @@ impl Deploys {
 pub(crate) async fn publish(core: &Core, project: Project, sha256: &str) -> Result<DeployRecord, Problem> {
     let record = core.registry.deploy(&project.id).await?.record;
     if record.state.is_terminal() {
+        core.deploys.give_up(&project.id);
         return Ok(record);
     }
     if record.node != core.settings.node.id {
@@ -96,66 +101,90 @@ pub(crate) async fn publish(core: &Core, project: Project, sha256: &str) -> Resu
             "this is not the artifact that the deploy was accepted with",
         ));
     }
-    core.deploys.take_on(project)?;
+    core.deploys.take_on(project, record.accepted_at)?;
     Ok(record)
 }
 
 /// Works on deploys until the daemon ends. What is under way then is offered again after the restart.
-pub(crate) async fn work(core: Arc<Core>, mut started: mpsc::Receiver<Project>) -> Fatal {
+pub(crate) async fn work(core: Arc<Core>, mut moves: mpsc::Receiver<()>) -> Fatal {
     let jobs = Arc::new(Semaphore::new(usize::try_from(core.settings.deploy_jobs.max(1)).unwrap_or(1)));
-    let mut turns: HashMap<ApplicationName, Arc<tokio::sync::Mutex<()>>> = HashMap::new();
     let mut tasks: JoinSet<DeployId> = JoinSet::new();
+    remember(&core).await;
     loop {
+        while let Some(project) = { core.deploys.lock().next() } {
+            let (core, jobs) = (Arc::clone(&core), Arc::clone(&jobs));
+            tasks.spawn(async move {
+                // Its record stays open then, and it is offered again; the daemon and the other deploys go on.
+                if AssertUnwindSafe(carry_out(&core, &jobs, &project)).catch_unwind().await.is_err() {
+                    tracing::error!(deploy = %project.id, "the task of a deploy panicked before its end was recorded");
+                }
+                project.id
+            });
+        }
         tokio::select! {
             Some(ended) = tasks.join_next() => {
                 let Ok(id) = ended else { return Fatal::ended("a deploy") };
-                core.deploys.ended(&id);
-                // Nobody waits for a turn that only this map knows.
-                turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+                core.deploys.lock().ran(&id);
             }
-            project = started.recv() => {
-                let Some(project) = project else { return Fatal::ended("the intake of deploys") };
-                let turn = Arc::clone(turns.entry(project.id.application()).or_default());
-                let (core, jobs) = (Arc::clone(&core), Arc::clone(&jobs));
-                tasks.spawn(async move {
-                    // tokio's mutex is fair: deploys of one application end in the order in which they came.
-                    let _turn = turn.lock_owned().await;
-                    carry_out(&core, &jobs, &project).await;
-                    project.id
-                });
-            }
+            moved = moves.recv() => if moved.is_none() { return Fatal::ended("the intake of deploys") },
         }
     }
 }
 
-/// Ends what an earlier run of this node accepted and nobody offers any more. Runs once, then waits for ever.
+/// Reads what an earlier run accepted and did not end, however long the bucket takes: nobody's turn has come before.
+async fn remember(core: &Core) {
+    let mut deploys: Cache<DeployRecord> = Cache::default();
+    while let Err(problem) = deploys.refresh(core.registry.engine(), Read::Moved).await {
+        tracing::warn!(?problem, "the deploys of an earlier run are not known yet, trying again");
+        core.registry.clock().sleep(OFFERED / 60).await;
+    }
+    let open = open(core, &deploys).map(|record| (record.id.clone(), record.accepted_at));
+    core.deploys.lock().know(open, core.mono());
+}
+
+/// The deploys that this node accepted and that have not ended.
+fn open<'a>(core: &'a Core, deploys: &'a Cache<DeployRecord>) -> impl Iterator<Item = &'a DeployRecord> {
+    let records = deploys.iter().map(|stored| &stored.record);
+    records.filter(|record| record.node == core.settings.node.id && !record.state.is_terminal())
+}
+
+/// Ends what this node accepted and nobody offers any more. Looks as often as that may take.
 pub(crate) async fn forget(core: Arc<Core>) -> Fatal {
     let mut up = core.deploys.neighbour.subscribe();
     if up.wait_for(|up| *up).await.is_err() {
         return Fatal::ended("the intake of deploys");
     }
+    let mut deploys: Cache<DeployRecord> = Cache::default();
     core.registry.clock().sleep(OFFERED).await;
-    while let Err(problem) = sweep(&core).await {
-        tracing::warn!(?problem, "deploys of an earlier run are not looked through yet, trying again");
-        core.registry.clock().sleep(OFFERED / 6).await;
+    loop {
+        let pause = match sweep(&core, &mut deploys).await {
+            Ok(()) => OFFERED,
+            Err(problem) => {
+                tracing::warn!(?problem, "deploys that nobody offers are not looked for yet, trying again");
+                OFFERED / 6
+            }
+        };
+        core.registry.clock().sleep(pause).await;
     }
-    std::future::pending().await
 }
 
-async fn sweep(core: &Core) -> Result<(), Problem> {
-    let mut deploys: Cache<DeployRecord> = Cache::default();
+async fn sweep(core: &Core, deploys: &mut Cache<DeployRecord>) -> Result<(), Problem> {
+    // Before the records are read: writing one takes much less time than this silence.
+    let silent = core.deploys.lock().silent(core.mono());
     deploys.refresh(core.registry.engine(), Read::Moved).await?;
-    let ours = deploys.iter().map(|stored| &stored.record).filter(|record| {
-        record.node == core.settings.node.id
-            && !record.state.is_terminal()
-            && record.accepted_at < core.started
-            && !core.deploys.is_active(&record.id)
-    });
-    for record in ours {
-        tracing::warn!(deploy = %record.id, "a deploy of an earlier run was not offered again");
+    let still: HashSet<&DeployId> = open(core, deploys).map(|record| &record.id).collect();
+    for gone in silent.iter().filter(|id| !still.contains(id)) {
+        core.deploys.give_up(gone);
+    }
+    let now = core.registry.clock().wall();
+    for record in open(core, deploys).filter(|record| now.since(record.moved_at) > OFFERED) {
+        if core.deploys.lock().is_held(&record.id, core.mono()) {
+            continue;
+        }
+        tracing::warn!(deploy = %record.id, "nobody offers this deploy any more");
         let problem = Problem::new(
             ProblemCode::DeployTimeout,
-            format!("node `{}` restarted and its artifact is not there any more; deploy again", record.node),
+            format!("node `{}` was interrupted and the artifact is not there any more; deploy again", record.node),
         );
         intake::fail(core, &record.id, problem).await?;
     }
@@ -183,22 +212,43 @@ mod tests {
         core.registry.deploy(id).await.unwrap().record.state
     }
 
+    fn project(id: &DeployId) -> Project {
+        Project { id: id.clone(), config_path: "/x/wrangler.jsonc".into() }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn what_an_earlier_run_accepted_and_nobody_offers_fails_and_nothing_else_does() {
+    async fn what_this_node_accepted_and_nobody_offers_fails_and_nothing_else_does() {
+        let memory = MemoryBucket::new();
+        let core_a = core("a", memory.sibling());
+        let (lost, offered, heard) =
+            (accepted(&core_a, 1).await, accepted(&core_a, 2).await, accepted(&core_a, 3).await);
+        let foreign = accepted(&core("b", memory.sibling()), 4).await;
+        publish(&core_a, project(&offered), &"0".repeat(64)).await.unwrap();
+        let mut deploys = Cache::default();
+        tokio::time::advance(OFFERED).await;
+        accepted(&core_a, 3).await;
+        let fresh = accepted(&core_a, 5).await;
+        sweep(&core_a, &mut deploys).await.unwrap();
+        assert_eq!(state(&core_a, &lost).await, DeployState::Accepted, "not for longer than that yet");
+        tokio::time::advance(OFFERED / 2).await;
+        sweep(&core_a, &mut deploys).await.unwrap();
+        assert_eq!(state(&core_a, &lost).await, DeployState::Failed);
+        for id in [&offered, &heard, &foreign, &fresh] {
+            assert_eq!(state(&core_a, id).await, DeployState::Accepted, "{id}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_run_keeps_the_places_of_what_the_last_one_accepted() {
         let memory = MemoryBucket::new();
         let before = core("a", memory.sibling());
-        let (lost, offered) = (accepted(&before, 1).await, accepted(&before, 2).await);
-        let foreign = accepted(&core("b", memory.sibling()), 3).await;
-        tokio::time::advance(Duration::from_secs(1)).await;
+        let (first, second) = (accepted(&before, 2).await, accepted(&before, 1).await);
         let now = core("a", memory.sibling());
-        // The clock of a core starts anew; the run that accepted the first three was an hour ago.
-        let later =
-            Arc::new(Core { started: now.started.after(Duration::from_hours(1)), ..Arc::into_inner(now).unwrap() });
-        later.deploys.active.lock().unwrap().insert(offered.clone());
-        sweep(&later).await.unwrap();
-        assert_eq!(state(&later, &lost).await, DeployState::Failed);
-        assert_eq!(state(&later, &offered).await, DeployState::Accepted);
-        assert_eq!(state(&later, &foreign).await, DeployState::Accepted);
+        remember(&now).await;
+        publish(&now, project(&second), &"0".repeat(64)).await.unwrap();
+        assert!(now.deploys.lock().next().is_none(), "the older one is not offered yet");
+        intake::fail(&now, &first, Problem::new(ProblemCode::Internal, "given up")).await.unwrap();
+        assert_eq!(now.deploys.lock().next().map(|project| project.id), Some(second));
     }
 
     #[tokio::test(start_paused = true)]
@@ -206,10 +256,9 @@ mod tests {
         let memory = MemoryBucket::new();
         let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
         let id = accepted(&a, 1).await;
-        let project = || Project { id: id.clone(), config_path: "/x/wrangler.jsonc".into() };
-        let elsewhere = publish(&b, project(), &"0".repeat(64)).await.unwrap_err();
+        let elsewhere = publish(&b, project(&id), &"0".repeat(64)).await.unwrap_err();
         assert_eq!(elsewhere.code, ProblemCode::ReferenceHeld);
-        let other = publish(&a, project(), &"1".repeat(64)).await.unwrap_err();
+        let other = publish(&a, project(&id), &"1".repeat(64)).await.unwrap_err();
         assert_eq!(other.code, ProblemCode::InvalidInput);
     }
 }

@@ -110,11 +110,12 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
             "a deploy needs who it is by and the digest of its artifact",
         ));
     }
-    let now = core.registry.clock().wall();
+    // Its place first: whoever is accepted after this moment comes after it, even if his record is written sooner.
+    let (now, new) = core.deploys.accept(&id, || core.registry.clock().wall(), core.mono());
     let record = DeployRecord {
         v: V1,
         application: id.application(),
-        id,
+        id: id.clone(),
         state: DeployState::Accepted,
         node: core.settings.node.id.clone(),
         by,
@@ -130,8 +131,21 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         celld_version: core.settings.node.celld_version.clone(),
         rest: Rest::new(),
     };
-    let there = core.registry.create_deploy(&record).await?.stored.record;
-    if there.node != record.node || there.artifact != record.artifact {
+    let there = match core.registry.create_deploy(&record).await {
+        Ok(there) => there.stored.record,
+        Err(problem) => {
+            if new {
+                core.deploys.give_up(&id);
+            }
+            return Err(problem);
+        }
+    };
+    let other = there.node != record.node || there.artifact != record.artifact;
+    if new && (other || there.state.is_terminal()) {
+        core.deploys.give_up(&id);
+    }
+    core.deploys.accepted_at(&id, there.accepted_at);
+    if other {
         return Err(Problem::new(ProblemCode::Immutable, "this deploy id was taken for another artifact"));
     }
     Ok(there)
@@ -168,14 +182,18 @@ pub(crate) async fn finish(
         }
         Ok(())
     };
-    match core.registry.update_deploy(&Intent::new(), id, mutate).await {
+    let ended = match core.registry.update_deploy(&Intent::new(), id, mutate).await {
         Ok(changed) => Ok(changed.stored.record),
         Err(problem) if problem.code == ProblemCode::CasConflict => {
             let there = core.registry.deploy(id).await?.record;
             if there.state.is_terminal() { Ok(there) } else { Err(problem) }
         }
         Err(problem) => Err(problem),
+    };
+    if ended.as_ref().map_or_else(|problem| problem.code == ProblemCode::NotFound, |_| true) {
+        core.deploys.give_up(id);
     }
+    ended
 }
 
 fn bounded(text: &str) -> String {

@@ -1,6 +1,7 @@
 //! One deploy's way from its unpacked project to being served, and what is done again after a restart.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,11 @@ pub(crate) struct Project {
 /// Takes a deploy to its end and writes that end down, however long the bucket takes to accept it.
 pub(crate) async fn carry_out(core: &Core, jobs: &Semaphore, project: &Project) {
     let id = &project.id;
-    let end = publish(core, jobs, project).await;
+    // A deploy that brings down its task would do so again and again if it were left open.
+    let end = AssertUnwindSafe(publish(core, jobs, project)).catch_unwind().await.unwrap_or_else(|_| {
+        let detail = "publishing this deploy failed inside of this node, whose log says where; look at `scafo status` for what is served";
+        Err(Problem::new(ProblemCode::Internal, detail))
+    });
     match &end {
         Ok(note) => tracing::info!(deploy = %id, note = note.as_deref().unwrap_or(""), "deployed"),
         Err(problem) => tracing::warn!(deploy = %id, ?problem, "deploy failed"),
@@ -61,17 +66,18 @@ async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Opt
     if record.state.is_terminal() {
         return outcome_of(record);
     }
-    let version = match record.deployment.clone() {
-        // An earlier run of this daemon published it already.
+    // What an earlier run of this daemon published, if that is still to be gone on with.
+    let published = step.until("reading the pointer", || step.published(&record).boxed()).await?;
+    let version = match published {
         Some(version) => version,
         None => {
             let version = step.run(jobs, project).await?;
-            step.until("recording the version", || step.note(&version).boxed()).await?;
+            step.at_last("recording the version", || step.note(&version).boxed()).await?;
             version
         }
     };
-    step.until("recording the deployment", || step.file(&record, &version).boxed()).await?;
-    step.until("publishing", || step.name(&version).boxed()).await?;
+    step.at_last("recording the deployment", || step.file(&record, &version).boxed()).await?;
+    step.at_last("publishing", || step.name(&version).boxed()).await?;
     step.served(version).await
 }
 
@@ -94,13 +100,32 @@ impl Step<'_> {
     async fn until<'s, T>(
         &'s self,
         what: &str,
+        step: impl FnMut() -> BoxFuture<'s, Result<T, Problem>> + Send,
+    ) -> Result<T, Problem> {
+        self.tried(what, Some(self.deadline), step).await
+    }
+
+    /// Tries a step for as long as the bucket is away; each try has the store's own deadline. The pointer names the new version
+    /// by then, and a record that says otherwise would be wrong for good.
+    async fn at_last<'s, T>(
+        &'s self,
+        what: &str,
+        step: impl FnMut() -> BoxFuture<'s, Result<T, Problem>> + Send,
+    ) -> Result<T, Problem> {
+        self.tried(what, None, step).await
+    }
+
+    async fn tried<'s, T>(
+        &'s self,
+        what: &str,
+        deadline: Option<Mono>,
         mut step: impl FnMut() -> BoxFuture<'s, Result<T, Problem>> + Send,
     ) -> Result<T, Problem> {
         loop {
             match step().await {
                 Err(problem) if is_away(&problem) => {
                     tracing::warn!(deploy = %self.id, ?problem, "{what} did not go through, trying again");
-                    if self.core.mono().after(AGAIN) >= self.deadline {
+                    if deadline.is_some_and(|deadline| self.core.mono().after(AGAIN) >= deadline) {
                         return Err(Problem::new(
                             ProblemCode::DeployTimeout,
                             format!("{what} did not succeed in time: {}", problem.detail),
@@ -131,6 +156,25 @@ impl Step<'_> {
         Ok(self.core.registry.update_deploy(&Intent::new(), self.id, mutate).await?.stored.record)
     }
 
+    /// The version that an earlier run published, unless the pointer was moved by a deploy that was accepted before this one:
+    /// then the job runs again. One that was accepted later has replaced it, which the next steps find.
+    async fn published(&self, record: &DeployRecord) -> Result<Option<DeploymentVersion>, Problem> {
+        let Some(version) = record.deployment.clone() else { return Ok(None) };
+        if self.pointer().await?.as_ref() == Some(&version) {
+            return Ok(Some(version));
+        }
+        let application = self.core.registry.application(&record.application).await?;
+        let Some(named) = application.and_then(|it| it.record.deployment) else { return Ok(None) };
+        let replaced = named.deploy == record.id
+            || match self.core.registry.deploy(&named.deploy).await {
+                Ok(other) => (other.record.accepted_at, &named.deploy) > (record.accepted_at, &record.id),
+                // Its record was kept for a week after its end: it is older by far.
+                Err(problem) if problem.code == ProblemCode::NotFound => false,
+                Err(problem) => return Err(problem),
+            };
+        Ok(replaced.then_some(version))
+    }
+
     /// The job, in its turn.
     async fn run(&self, jobs: &Semaphore, project: &Project) -> Result<DeploymentVersion, Problem> {
         let turn = tokio::time::timeout(self.left(), jobs.acquire()).await;
@@ -141,7 +185,7 @@ impl Step<'_> {
             let exited = self.until("running `celld deploy`", || self.job(project).boxed()).await?;
             match judge_job(&exited, &self.roots(project)) {
                 Job::Published(version) => return Ok(version),
-                Job::Again(_) if runs < RUNS => {
+                Job::Again(_) if runs < RUNS && !exited.timed_out => {
                     tracing::info!(deploy = %self.id, runs, "`celld deploy` is to be run again");
                     runs += 1;
                 }
@@ -314,7 +358,8 @@ enum Job {
 
 fn judge_job(exited: &JobExited, roots: &[&Path]) -> Job {
     if exited.timed_out {
-        return Job::Failed(overdue("`celld deploy` ran"));
+        // Its last write may have landed.
+        return Job::Again(overdue("`celld deploy` ran"));
     }
     if exited.code == Some(0) {
         return output::published(&exited.stdout).map_or_else(Job::Failed, Job::Published);
@@ -353,7 +398,7 @@ mod tests {
             (exited(Some(1), "", "error: the write may have committed"), "again"),
             (exited(Some(1), row, "✘ [ERROR] Unexpected"), "failed"),
             (exited(None, "", ""), "failed"),
-            (JobExited { timed_out: true, ..exited(None, "", "") }, "failed"),
+            (JobExited { timed_out: true, ..exited(None, "", "") }, "again"),
         ] {
             let job = judge_job(&exited, &[]);
             let name = match &job {
