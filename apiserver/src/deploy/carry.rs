@@ -4,6 +4,7 @@
 //! ended. An offer is idempotent, and is repeated often enough that a registry daemon that was started again learns of the
 //! deploy before it gives it up.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::unpack::{self, Limits, Stop};
 use super::{Intake, unstaged};
 use crate::registry::Failure;
 
-/// The registry daemon gives a deploy up that is not offered for 60 s after its start: offered six times as often.
+/// The registry daemon gives a deploy up that it has not heard of for 60 s: told of it six times as often.
 const OFFER_AGAIN: Duration = Duration::from_secs(10);
 /// First pause between two looks at a deploy; a small one is through in about a second.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
@@ -97,6 +98,7 @@ impl Intake {
             biased;
             () = self.stopping.cancelled() => None,
             unpacked = self.unpack(&staged, &mut slot) => Some(unpacked),
+            never = self.hold(&meta) => match never {},
         };
         let ended = match unpacked {
             None => None,
@@ -115,6 +117,22 @@ impl Intake {
                 }
                 // A tree of many files takes a moment to remove.
                 let _ = tokio::task::spawn_blocking(move || staged.remove()).await;
+            }
+        }
+    }
+
+    /// Lets the registry daemon know again and again that the artifact is here while it waits to be unpacked: accepting is
+    /// idempotent. One that has ended or is gone is not accepted anew.
+    async fn hold(&self, meta: &Meta) -> Infallible {
+        loop {
+            tokio::time::sleep(OFFER_AGAIN).await;
+            match self.registry.deploy(&meta.id).await {
+                Ok(deploy) if !deploy.state.is_terminal() => {
+                    if let Err(failure) = self.registry.accept(meta).await {
+                        tracing::debug!(deploy = %meta.id, ?failure, "the registry daemon was not told of a waiting deploy");
+                    }
+                }
+                Ok(_) | Err(_) => {}
             }
         }
     }

@@ -7,6 +7,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use scafo_core::id::DeployId;
 use scafo_core::record::{Artifact, Source};
@@ -42,7 +43,7 @@ pub(super) struct Staged {
 }
 
 impl Stage {
-    /// Opens the stage. Gives back the deploys with everything they need and removes the rest.
+    /// Opens the stage. Gives back the deploys with everything they need, oldest first, and removes the rest.
     pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<(Staged, Meta)>)> {
         let dir = dir.join("stage");
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -55,6 +56,8 @@ impl Stage {
                 staged.stay();
             }
         }
+        // The registry daemon keeps to the order of acceptance in any case; this one lets the first be unpacked first.
+        left.sort_by(|(a, x), (b, y)| (a.completed_at(), &x.id).cmp(&(b.completed_at(), &y.id)));
         Ok((Self { dir }, left))
     }
 
@@ -98,6 +101,11 @@ impl Staged {
     /// Removes the directory.
     pub(super) fn remove(mut self) {
         self.stays = false;
+    }
+
+    /// When it was complete, which is right before it was accepted.
+    fn completed_at(&self) -> Option<SystemTime> {
+        fs::metadata(self.dir.join("meta.json")).and_then(|meta| meta.modified()).ok()
     }
 
     fn load(&self) -> Option<Meta> {
@@ -150,6 +158,22 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 1);
         left.into_iter().for_each(|(staged, _)| staged.remove());
         assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_was_staged_first_is_found_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stage, _) = Stage::open(dir.path()).unwrap();
+        let ids = ["shop.0000000000000003", "shop.0000000000000001", "shop.0000000000000002"];
+        for (at, id) in (1..).zip(ids) {
+            let mut staged = stage.create(&id.parse().unwrap()).unwrap();
+            fs::write(staged.artifact(), "abc").unwrap();
+            staged.complete(&meta(id)).unwrap();
+            let file = File::options().write(true).open(staged.dir.join("meta.json")).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(at)).unwrap();
+        }
+        let (_, left) = Stage::open(dir.path()).unwrap();
+        assert_eq!(left.iter().map(|(_, meta)| meta.id.as_str()).collect::<Vec<_>>(), ids);
     }
 
     #[test]
