@@ -353,7 +353,9 @@ pub(crate) mod testing {
     pub(crate) fn core(id: &str, memory: MemoryBucket) -> Arc<Core> {
         let clock = TokioClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
         let registry = Registry::new(Arc::new(memory), Arc::new(clock), id);
-        let (core, _) = core_on(settings(id), registry, Disk::Memory(Arc::default()));
+        let settings = settings(id);
+        let supervisor = Supervisor::new(&settings.supervisor_socket);
+        let (core, _) = core_on(settings, registry, Disk::Memory(Arc::default()), supervisor);
         show(&core, &[], &[], &[]);
         core
     }
@@ -363,10 +365,11 @@ pub(crate) mod testing {
         settings: RegistrydSettings,
         registry: Registry,
         disk: Disk,
+        supervisor: Supervisor,
     ) -> (Arc<Core>, watch::Receiver<Asked>) {
         let (wake, asked) = Wake::new();
         let core = Core {
-            supervisor: Supervisor::new(&settings.supervisor_socket),
+            supervisor,
             wake,
             worlds: watch::Sender::new(Arc::new(World::unseen())),
             snapshots: watch::Sender::new(None),

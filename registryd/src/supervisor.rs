@@ -32,11 +32,16 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// A handle. Cheap to clone; it connects again by itself.
 #[derive(Debug, Clone)]
-pub(crate) struct Supervisor(SupervisorClient<Channel>);
+pub(crate) struct Supervisor(SupervisorClient<Channel>, #[cfg(test)] Option<testing::Reloads>);
 
 impl Supervisor {
     pub(crate) fn new(socket: &Path) -> Self {
-        Self(SupervisorClient::new(channel(socket)).max_decoding_message_size(REPORT_BYTES))
+        let client = SupervisorClient::new(channel(socket)).max_decoding_message_size(REPORT_BYTES);
+        Self(
+            client,
+            #[cfg(test)]
+            None,
+        )
     }
 
     /// Replaces the whole set of processes.
@@ -54,6 +59,10 @@ impl Supervisor {
 
     /// Has a process look at its pointer now.
     pub(crate) async fn reload(&self, application: &ApplicationName) -> Reloaded {
+        #[cfg(test)]
+        if let Some(reloads) = &self.1 {
+            return reloads.answer(application);
+        }
         let request = ReloadRequest { application: application.to_string() };
         let answer = tokio::time::timeout(RELOAD, self.0.clone().reload(within(RELOAD, request))).await;
         let answer = match flat(answer) {
@@ -142,4 +151,36 @@ impl Supervisor {
 
 fn flat<T>(answer: Result<Result<T, Status>, tokio::time::error::Elapsed>) -> Result<T, Status> {
     answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer within the deadline")))
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! A supervisor of which only the answers to reloads are there.
+
+    use std::fmt;
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[derive(Clone)]
+    pub(crate) struct Reloads(Arc<dyn Fn(&ApplicationName) -> Reloaded + Send + Sync>);
+
+    impl Reloads {
+        pub(super) fn answer(&self, application: &ApplicationName) -> Reloaded {
+            (self.0)(application)
+        }
+    }
+
+    impl fmt::Debug for Reloads {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.debug_struct("Reloads").finish_non_exhaustive()
+        }
+    }
+
+    impl Supervisor {
+        pub(crate) fn answering(reloads: impl Fn(&ApplicationName) -> Reloaded + Send + Sync + 'static) -> Self {
+            let Self(client, _) = Self::new(Path::new("/nonexistent/supervisor.sock"));
+            Self(client, Some(Reloads(Arc::new(reloads))))
+        }
+    }
 }

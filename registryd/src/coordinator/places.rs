@@ -49,6 +49,8 @@ pub(crate) async fn place(core: Arc<Core>) -> Fatal {
             None => {
                 shrinking.clear();
                 done = None;
+                // Whatever was to be repeated is the next coordinator's; waiting for a moment that has passed would spin.
+                again = None;
                 core.unplaced.send_if_modified(|unplaced| unplaced.take().is_some());
             }
             Some(lead) if done != Some((world.content, lead.fence)) || again.is_some_and(|again| again <= now) => {

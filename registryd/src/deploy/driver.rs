@@ -182,10 +182,9 @@ async fn sweep(core: &Core, deploys: &mut Cache<DeployRecord>) -> Result<(), Pro
             continue;
         }
         tracing::warn!(deploy = %record.id, "nobody offers this deploy any more");
-        let problem = Problem::new(
-            ProblemCode::DeployTimeout,
-            format!("node `{}` was interrupted and the artifact is not there any more; deploy again", record.node),
-        );
+        let how = if record.accepted_at < core.started { "restarted and" } else { "was interrupted and" };
+        let detail = format!("node `{}` {how} has its artifact no more; deploy again", record.node);
+        let problem = Problem::new(ProblemCode::DeployTimeout, detail);
         intake::fail(core, &record.id, problem).await?;
     }
     Ok(())

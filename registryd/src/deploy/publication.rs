@@ -41,11 +41,7 @@ pub(crate) struct Project {
 /// Takes a deploy to its end and writes that end down, however long the bucket takes to accept it.
 pub(crate) async fn carry_out(core: &Core, jobs: &Semaphore, project: &Project) {
     let id = &project.id;
-    // A deploy that brings down its task would do so again and again if it were left open.
-    let end = AssertUnwindSafe(publish(core, jobs, project)).catch_unwind().await.unwrap_or_else(|_| {
-        let detail = "publishing this deploy failed inside of this node, whose log says where; look at `scafo status` for what is served";
-        Err(Problem::new(ProblemCode::Internal, detail))
-    });
+    let end = whole(publish(core, jobs, project)).await;
     match &end {
         Ok(note) => tracing::info!(deploy = %id, note = note.as_deref().unwrap_or(""), "deployed"),
         Err(problem) => tracing::warn!(deploy = %id, ?problem, "deploy failed"),
@@ -57,6 +53,14 @@ pub(crate) async fn carry_out(core: &Core, jobs: &Semaphore, project: &Project) 
         tracing::warn!(deploy = %id, ?problem, "the end of a deploy is not recorded, trying again");
         core.registry.clock().sleep(AGAIN * 4).await;
     }
+}
+
+/// A deploy that brings its task down would do so again and again if it were left open: it fails instead.
+async fn whole<T>(publishing: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    AssertUnwindSafe(publishing).catch_unwind().await.unwrap_or_else(|_| {
+        let detail = "publishing failed inside of this node, whose log says where; `scafo status` tells what is served";
+        Err(Problem::new(ProblemCode::Internal, detail))
+    })
 }
 
 async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Option<String>, Problem> {
@@ -386,6 +390,33 @@ mod tests {
             stderr: stderr.as_bytes().to_vec().into(),
             celld_version: "celld 0.6.0".into(),
         }
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_the_one_deploy() {
+        let broken = async { if true { panic!("broken") } else { Ok(()) } };
+        assert_eq!(whole(broken).await.unwrap_err().code, ProblemCode::Internal);
+        assert_eq!(whole(async { Ok(1) }).await.unwrap(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_pointer_names_already_is_recorded_even_after_the_deploys_time() {
+        let core = crate::daemon::testing::core("a", scafo_store::MemoryBucket::new());
+        let id = DeployId::new(&"shop".parse().unwrap(), 1);
+        let step = Step { core: &core, deadline: core.mono(), id: &id };
+        let away = |tries: u32| {
+            let mut left = tries;
+            move || {
+                left = left.saturating_sub(1);
+                let outcome = match left {
+                    0 => Ok(()),
+                    _ => Err(Problem::new(ProblemCode::StoreUnavailable, "away")),
+                };
+                async { outcome }.boxed()
+            }
+        };
+        assert_eq!(step.until("a step", away(100)).await.unwrap_err().code, ProblemCode::DeployTimeout);
+        step.at_last("a step", away(100)).await.unwrap();
     }
 
     #[test]

@@ -24,7 +24,7 @@ use self::node::keep_alive;
 use self::sim::{Sim, Weather};
 
 /// Histories in one run of the tests.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 80;
 const NODES: usize = 3;
 const PEOPLE: usize = 2;
 /// How long a history is bad.
@@ -150,7 +150,8 @@ async fn make_trouble(sim: Arc<Sim>, nodes: usize, until: Instant) {
     while Instant::now() < until {
         let machine = usize::try_from(sim.dice().below(nodes as u64)).unwrap();
         let what = sim.dice().below(100);
-        let (short, long) = (sim.dice().millis(100, 40_000), sim.dice().millis(1_000, 100_000));
+        let short = sim.dice().millis(100, 40_000);
+        let long = sim.dice().millis(1_000, 100_000);
         match what {
             0..15 => sim.kill(machine, short),
             15..35 => {

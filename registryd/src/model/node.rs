@@ -15,11 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::sim::{Process, Sim};
 use crate::daemon::testing::{core_on, settings};
 use crate::daemon::{Core, Fatal};
+use crate::node::adoption::Reloaded;
 use crate::node::apply::Desired;
 use crate::node::disk::Disk;
 use crate::node::in_force::InForce;
 use crate::node::pass::Pass;
 use crate::registry::{Arrival, Registry};
+use crate::supervisor::Supervisor;
 use crate::{bootstrap, coordinator};
 
 /// Names the simulated bucket.
@@ -67,7 +69,9 @@ async fn live(sim: Arc<Sim>, machine: usize) -> Fatal {
             Err(_) => registry.clock().sleep(Duration::from_secs(1)).await,
         }
     };
-    let (core, asked) = core_on(settings, registry, Disk::Memory(Arc::clone(&it.disk)));
+    let reloading = Arc::clone(&sim);
+    let supervisor = Supervisor::answering(move |name| reload(&reloading, machine, name));
+    let (core, asked) = core_on(settings, registry, Disk::Memory(Arc::clone(&it.disk)), supervisor);
     *it.core.lock().unwrap() = Some(Arc::clone(&core));
     let (desired, wanted) = watch::channel(None);
     let (reports, statuses) = watch::channel(None);
@@ -86,7 +90,7 @@ async fn register(registry: &Registry, id: &NodeId, record: &mut NodeRecord) -> 
     registry.register_node(record, Arrival::Joining).await
 }
 
-/// Starts and ends processes, each in its time, and restarts one when its pointer moved.
+/// Starts and ends processes, each in its time.
 async fn supervise(
     sim: Arc<Sim>,
     machine: usize,
@@ -108,12 +112,9 @@ async fn supervise(
             }
             for (name, process) in processes.iter_mut() {
                 let Some(published) = published.get(name) else { continue };
-                if process.deploy.as_ref().is_some_and(|deploy| *deploy != published.deploy) {
-                    *process = begin(&sim, name, now + ready_in());
-                } else if process.status.state == ProcessState::Starting && process.ready <= now {
+                if process.status.state == ProcessState::Starting && process.ready <= now {
                     process.status.state = ProcessState::Ready;
                     process.status.deployment = Some(published.version.clone());
-                    process.deploy = Some(published.deploy.clone());
                 }
             }
             processes.values().map(|process| process.status.clone()).collect()
@@ -128,6 +129,19 @@ async fn supervise(
             changed = wanted.changed() => if changed.is_err() { return Fatal::ended("the reconcile loop") },
             () = sleep(Duration::from_millis(500)) => {}
         }
+    }
+}
+
+/// The process serves what its pointer names now.
+fn reload(sim: &Sim, machine: usize, name: &ApplicationName) -> Reloaded {
+    let published = sim.published.lock().unwrap().get(name).cloned();
+    let mut processes = sim.machines[machine].processes.lock().unwrap();
+    match (published, processes.get_mut(name)) {
+        (Some(published), Some(process)) if process.status.state == ProcessState::Ready => {
+            process.status.deployment = Some(published.version.clone());
+            Reloaded::Serves(published.version)
+        }
+        _ => Reloaded::Unavailable,
     }
 }
 
@@ -146,7 +160,7 @@ fn begin(sim: &Sim, application: &ApplicationName, ready: Instant) -> Process {
         last_exit: None,
         adopted: false,
     };
-    Process { status, ready, deploy: None }
+    Process { status, ready }
 }
 
 /// The daemon's parts on a machine, once they are up.

@@ -110,7 +110,8 @@ async fn count(
 
 async fn claim_or_release(sim: &Sim, registry: &Registry, name: &ApplicationName) -> Result<(), Problem> {
     let host = *sim.dice().pick(&HOSTS);
-    let (claims, wildcard) = (sim.dice().chance(70), sim.dice().chance(30));
+    let claims = sim.dice().chance(70);
+    let wildcard = sim.dice().chance(30);
     sim.ledger().claimed.insert((name.clone(), host.to_owned()));
     if claims {
         registry.claim_domain(&claim(name, host, wildcard), &[]).await.map(drop)
@@ -126,7 +127,8 @@ fn claim(name: &ApplicationName, host: &str, wildcard: bool) -> NewClaim {
 async fn drain_or_not(sim: &Sim, registry: &Registry, nodes: usize) -> Result<(), Problem> {
     let node = usize::try_from(sim.dice().below(nodes as u64)).unwrap();
     let id: NodeId = sim.machines[node].id.parse()?;
-    let (drains, force) = (sim.dice().chance(50), sim.dice().chance(30));
+    let drains = sim.dice().chance(50);
+    let force = sim.dice().chance(30);
     if drains {
         let request = DrainRequest { by: "op".to_owned(), timeout: Duration::from_secs(60), force };
         registry.drain_node(&id, &request).await.map(drop)
@@ -142,7 +144,10 @@ pub(super) async fn settle(sim: &Arc<Sim>, machine: usize, nodes: usize) -> Resu
     // What was still on the wire has landed by then.
     sleep(Duration::from_secs(90)).await;
     for name in APPLICATIONS {
-        registry.create_application(&name.parse().unwrap()).await.map_err(told)?;
+        let name: ApplicationName = name.parse().unwrap();
+        registry.create_application(&name).await.map_err(told)?;
+        // A blocked one claims nothing.
+        registry.set_blocked(&name, false).await.map_err(told)?;
     }
     for node in 0..nodes {
         let id: NodeId = sim.machines[node].id.parse().unwrap();

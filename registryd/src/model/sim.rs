@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use scafo_core::record::Published;
 use scafo_core::view::ProcessStatus;
-use scafo_core::{ApplicationName, DeployId, Timestamp};
+use scafo_core::{ApplicationName, Timestamp};
 use scafo_store::{Bucket, Cause, ETagForm, Error, Head, ListRequest, MemoryBucket, Object, Page, Put, PutOptions};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -92,8 +92,6 @@ pub(super) struct Process {
     pub(super) status: ProcessStatus,
     /// When it can be ready.
     pub(super) ready: Instant,
-    /// What it booted with.
-    pub(super) deploy: Option<DeployId>,
 }
 
 #[derive(Debug)]
