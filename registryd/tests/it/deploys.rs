@@ -99,6 +99,60 @@ async fn a_restart_in_the_middle_goes_on_when_the_artifact_is_offered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn deploys_run_in_the_order_of_acceptance_even_when_a_restart_has_them_offered_in_another() {
+    let mut node = Node::start("a", MemoryBucket::new());
+    node.supervisor.then(Job::Hangs);
+    node.prepare("shop", "{}").await.unwrap();
+    // The order of the ids is another one, too.
+    let ids = [5, 9, 1, 7].map(|random| DeployId::new(&name("shop"), random));
+    for id in &ids {
+        node.accept(id).await.unwrap();
+    }
+    for id in ids.iter().rev() {
+        node.publish(id).await.unwrap();
+    }
+    until(|| async { (node.supervisor.runs() == 1).then_some(()) }).await;
+    node.restart().await;
+    for version in ["v1", "v2", "v3", "v4"] {
+        node.supervisor.then(Job::Publishes(version));
+    }
+    for id in ids.iter().rev() {
+        node.publish(id).await.unwrap();
+    }
+    for (id, version) in ids.iter().zip(["v1", "v2", "v3", "v4"]) {
+        let done = node.ended(id).await;
+        assert_eq!(done.state, DeployState::Deployed, "{:?}", done.detail);
+        assert_eq!(done.deployment.unwrap().as_str(), version);
+    }
+    let served = node.applications().await.unwrap()[0].deployment.clone().unwrap();
+    assert_eq!((served.version.as_str(), &served.deploy), ("v4", &ids[3]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deploy_that_was_published_and_overtaken_before_it_was_named_is_published_again() {
+    let mut node = Node::start("a", MemoryBucket::new());
+    node.supervisor.then(Job::Publishes("v1"));
+    node.deploy("shop", 1).await;
+    let id = DeployId::new(&name("shop"), 2);
+    node.accept(&id).await.unwrap();
+    node.kill();
+    // As if its job had run, and somebody older had moved the pointer before it was named.
+    let object = node.memory().get(&key::deploy(&id)).await.unwrap().unwrap();
+    let mut record: serde_json::Value = serde_json::from_slice(&object.body).unwrap();
+    record["state"] = "uploading".into();
+    record["deployment"] = "v2".into();
+    let body = serde_json::to_vec(&record).unwrap();
+    node.memory().put(&key::deploy(&id), body.into(), PutOptions::default()).await.unwrap();
+    node.restart().await;
+    node.supervisor.then(Job::Publishes("v2"));
+    node.publish(&id).await.unwrap();
+    let done = node.ended(&id).await;
+    assert_eq!((done.state, done.deployment.unwrap().as_str()), (DeployState::Deployed, "v2"), "{:?}", done.detail);
+    assert_eq!(node.supervisor.runs(), 2);
+    assert_eq!(node.applications().await.unwrap()[0].deployment.as_ref().unwrap().deploy, id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_adoption_is_remembered_over_a_restart() {
     let mut node = Node::start("a", MemoryBucket::new());
     for (random, version) in [(1, "v1"), (2, "v2")] {

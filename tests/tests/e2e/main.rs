@@ -7,5 +7,6 @@ mod bad_input;
 mod deploy;
 mod examples;
 mod kills;
+mod queued;
 mod restart;
 mod workloads;
