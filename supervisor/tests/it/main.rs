@@ -9,4 +9,5 @@
 mod applications;
 mod daemons;
 mod fakes;
+mod manager;
 mod node;
