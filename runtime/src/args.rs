@@ -78,6 +78,9 @@ pub struct DiagnoseOptions {
 /// The word with which the process starts itself as workerd's forerunner.
 pub(crate) const EXEC_WORKERD: &str = "__exec-workerd";
 
+/// The first argument of a process that is to confine itself and become esbuild.
+pub(crate) const EXEC_BUNDLER: &str = "__exec-bundler";
+
 /// Any of these in the environment makes a bare call a node rather than a call for help.
 const NODE_VARIABLES: [&str; 4] = ["CELLD_BUCKET", "CELLD_ADDR", "CELLD_INTERNAL_ADDR", "CELLD_ADVERTISE"];
 

@@ -32,6 +32,10 @@ fn command(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
         let words: Vec<_> = arguments.skip(1).collect();
         return workerd::exec(&words).map(|never| match never {});
     }
+    if arguments.peek().is_some_and(|first| first == args::EXEC_BUNDLER) {
+        let words: Vec<_> = arguments.skip(1).collect();
+        return deploy::exec_bundler(&words).map(|never| match never {});
+    }
     // Before the arguments: even `--version` tells about a variable that no node would accept.
     let surface = Surface::of(environment)?;
     environment::check(environment, surface)?;

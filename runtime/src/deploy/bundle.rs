@@ -1,13 +1,12 @@
 //! One module from a project: esbuild's bundle, or the entry point as it is.
 
-use std::{
-    collections::BTreeMap,
-    io::Read as _,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{collections::BTreeMap, io::Read as _, path::Path, process::Command};
 
-use super::config::{Bundling, Entry, Loader};
+use super::{
+    boundary::Boundary,
+    config::{Bundling, Entry, Loader},
+    confine::Confinement,
+};
 use crate::{
     Failure,
     environment::Environment,
@@ -131,22 +130,40 @@ fn esbuild(
 ) -> Outcome<Bundle> {
     let program = Tool::Esbuild.find(environment)?;
     let program = std::path::absolute(&program).context(|| format!("resolve {}", program.display()))?;
+    let confinement = Confinement::available(&program);
+    driven(&program, confinement, root, entry, define, loaders)
+}
+
+/// Runs esbuild and collects what it wrote, unless it read what is not the project's.
+fn driven(
+    program: &Path,
+    confinement: Confinement,
+    root: &Path,
+    entry: &Entry,
+    define: &BTreeMap<String, String>,
+    loaders: &BTreeMap<String, Loader>,
+) -> Outcome<Bundle> {
+    let root = root.canonicalize().context(|| format!("resolve {}", root.display()))?;
+    let boundary = Boundary::of(&root);
     let output = tempfile::tempdir().context(|| "make a directory for the bundle".into())?;
-    let mut command = Command::new(&program);
+    // Apart from the modules, whatever a rule calls a module.
+    let (modules, account) = (output.path().join("modules"), output.path().join("account.json"));
+    let mut command = confinement.command(program, &root, output.path())?;
     command
-        .current_dir(root)
         .arg(&entry.path)
         .args(["--bundle", "--format=esm", "--platform=browser", "--target=es2024"])
         .args(["--conditions=workerd,worker,browser", "--external:node:*", "--external:cloudflare:*"])
         .args(NODE_MODULES.iter().map(|name| format!("--external:{name}")))
         .args(loaders.iter().map(|(extension, loader)| format!("--loader:{extension}={}", loader.word())))
         .args(define.iter().map(|(name, value)| format!("--define:{name}={value}")))
-        .arg(format!("--outdir={}", output.path().display()))
-        .args(["--entry-names=index", "--log-level=warning", "--color=false"]);
-    run(command)?;
-    let main = read(&output.path().join(MAIN_MODULE))?;
+        .arg(format!("--outdir={}", modules.display()))
+        .args(["--entry-names=index", "--log-level=warning", "--log-limit=10", "--color=false"])
+        .arg(format!("--metafile={}", account.display()));
+    run(command, boundary)?;
+    boundary.check(&read(&account)?)?;
+    let main = read(&modules.join(MAIN_MODULE))?;
     let mut wasm = BTreeMap::new();
-    for file in std::fs::read_dir(output.path()).context(|| "read esbuild's output".into())? {
+    for file in std::fs::read_dir(&modules).context(|| "read esbuild's output".into())? {
         let file = file.context(|| "read esbuild's output".into())?;
         let name = file.file_name().to_string_lossy().into_owned();
         let copied = loaders.iter().any(|(extension, loader)| *loader == Loader::Copy && name.ends_with(extension));
@@ -168,8 +185,7 @@ impl Loader {
 }
 
 /// Runs esbuild to its end. Whoever started this deploy bounds its time.
-fn run(mut command: Command) -> Outcome<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+fn run(mut command: Command, boundary: Boundary<'_>) -> Outcome<()> {
     let mut child = command.spawn().context(|| "start esbuild".into())?;
     let mut said = Vec::new();
     if let Some(stderr) = child.stderr.take() {
@@ -182,8 +198,13 @@ fn run(mut command: Command) -> Outcome<()> {
     if status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&said);
-    Err(Failure::new(format!("esbuild failed ({status}):\n{}", said.trim_end())))
+    let messages = boundary.messages(&String::from_utf8_lossy(&said));
+    if messages.is_empty() {
+        return Err(Failure::new(format!(
+            "esbuild failed ({status}) without a word: look whether it runs on this machine"
+        )));
+    }
+    Err(Failure::new(format!("esbuild failed ({status}):\n{}", messages.trim_end())))
 }
 
 fn read(path: &Path) -> Outcome<Vec<u8>> {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
     path::{Path, PathBuf},
 };
 
@@ -120,6 +121,11 @@ pub(crate) fn locate(given: Option<&Path>) -> Outcome<PathBuf> {
 /// The first thing that cannot be deployed, with its key.
 pub(crate) fn read(path: &Path) -> Outcome<Project> {
     let shown = path.display();
+    let root = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let Some(name) = path.file_name().and_then(OsStr::to_str) {
+        // Its errors quote it, so it must be the project's own.
+        contained(root, name, "the configuration")?;
+    }
     let size = path.metadata().context(|| format!("read {shown}"))?.len();
     if size > CONFIG_BYTES_MAX {
         return Err(Failure::new(format!("{shown} has {size} bytes: a configuration has at most {CONFIG_BYTES_MAX}")));
@@ -127,7 +133,6 @@ pub(crate) fn read(path: &Path) -> Outcome<Project> {
     let text = std::fs::read_to_string(path).context(|| format!("read {shown}"))?;
     let value: Value = jsonc_parser::parse_to_serde_value(&text, &options()).context(|| format!("parse {shown}"))?;
     let Value::Object(config) = value else { return Err(Failure::new(format!("{shown} is not a JSON object"))) };
-    let root = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     project(&config, root)
 }
 

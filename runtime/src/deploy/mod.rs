@@ -4,11 +4,15 @@
 //! what happened. Nothing is visible to a node before the fleet's pointer moves, which is the last write.
 
 mod assets;
+mod boundary;
 mod build;
 mod bundle;
 mod config;
+mod confine;
 mod publish;
 mod report;
+
+pub(crate) use confine::exec as exec_bundler;
 
 use std::time::Instant;
 

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod boot;
+mod boundary;
 mod commands;
 mod harness;
 mod hooks;

@@ -62,9 +62,13 @@ impl Bucket {
 
     /// The document at `key` of the fleet.
     pub(crate) fn read(&self, key: &str) -> Option<serde_json::Value> {
+        self.bytes(key).map(|body| serde_json::from_slice(&body).unwrap())
+    }
+
+    /// What is at `key` of the fleet.
+    pub(crate) fn bytes(&self, key: &str) -> Option<Vec<u8>> {
         let store = self.store();
-        let object = block_on(async move { store.get(key).await }).unwrap()?;
-        Some(serde_json::from_slice(&object.body).unwrap())
+        block_on(async move { store.get(key).await }).unwrap().map(|object| object.body.to_vec())
     }
 
     /// Puts a document there, whatever is there.
