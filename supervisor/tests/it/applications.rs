@@ -220,3 +220,29 @@ async fn a_node_token_is_signed_with_the_nodes_key() {
     let now = scafo_core::Timestamp::from_system(std::time::SystemTime::now());
     unverified.verify(&key, now).unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_no_record_leads_to_is_found_and_taken_over() {
+    let place = Place::new();
+    let mut first = place.start();
+    first.ready();
+    apply(&mut first.client(), 1, &["shop", "blog"]).await.unwrap();
+    let before = watched(&mut first.client(), |s| s.len() == 2 && ready_with("v1")(s)).await;
+    first.signal(Signal::SIGKILL);
+    first.ended();
+    // As if it had been killed between starting a process and writing that down, and as if a record had been lost.
+    let record = |name: &str| place.state().join("processes").join(format!("{name}.json"));
+    let mut intent: serde_json::Value = serde_json::from_slice(&std::fs::read(record("shop")).unwrap()).unwrap();
+    intent["pid"] = 0.into();
+    intent["startTime"] = 0.into();
+    std::fs::write(record("shop"), intent.to_string()).unwrap();
+    std::fs::remove_file(record("blog")).unwrap();
+    let mut second = place.start();
+    second.ready();
+    let after = watched(&mut second.client(), |s| s.len() == 2 && ready_with("v1")(s)).await;
+    let pids = |statuses: &[ProcessStatus]| statuses.iter().map(|s| (s.pid, s.port)).collect::<Vec<_>>();
+    assert_eq!(pids(&after), pids(&before));
+    assert!(after.iter().all(|status| status.adopted));
+    second.signal(Signal::SIGTERM);
+    assert!(second.ended().success(), "{}", place.log());
+}
