@@ -131,7 +131,8 @@ fn on_nodes(waiting: &mut Waiting, scene: &Scene<'_>, named: &DeployId, placed: 
             }
             Some((Some(Adoption::Failed), _)) => {
                 let error = about.and_then(|serving| serving.error.as_deref()).unwrap_or("no reason given");
-                return Verdict::Failed(not_adopted(id, error));
+                let serves = about.is_some_and(|serving| serving.state == ProcessState::Ready);
+                return Verdict::Failed(not_adopted(id, serves, error));
             }
             _ => {}
         }
@@ -155,12 +156,13 @@ fn on_nodes(waiting: &mut Waiting, scene: &Scene<'_>, named: &DeployId, placed: 
     Verdict::Wait { at: next, remote: remote || !missing }
 }
 
-fn not_adopted(node: &NodeId, error: &str) -> Problem {
+fn not_adopted(node: &NodeId, serves: bool, error: &str) -> Problem {
+    let now = if serves { "and keeps serving the old one" } else { "and serves nothing" };
     Problem::new(
         ProblemCode::PublishFailed,
         format!(
-            "node `{node}` could not load the new code and keeps serving the old one. It stays published, so a process that \
-             starts anew fails on it: deploy a working version.\n{error}"
+            "node `{node}` could not load the new code {now}. It stays published, so a process that starts anew fails on it: \
+             deploy a working version.\n{error}"
         ),
     )
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use scafo_core::record::{Adoption, ProcessState, Published};
-use scafo_core::view::ProcessStatus;
+use scafo_core::view::{LastExit, ProcessStatus};
 use scafo_core::{DeployId, DeploymentVersion, Timestamp};
 
 use crate::registry::Mono;
@@ -18,6 +18,12 @@ pub(crate) const ERROR_BYTES: usize = 2048;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// As long as the default reconcile interval: a process that is not ready for it is asked about as often as anything else.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How many processes in a row have to end early, without having been ready, for the deploy to be the reason. The first may
+/// have met a bucket that was away.
+const EARLY_ENDS: u32 = 2;
+/// What celld ends with when it was fenced (celld contract, section 4): no word about the code.
+const EXIT_FENCED: i32 = 3;
 
 /// Which life of a process something is known of: an adopted process has a pid but may have no start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,6 +64,10 @@ pub(crate) struct Adopting {
     version: DeploymentVersion,
     life: Life,
     phase: Phase,
+    /// Processes that ended in a row before they were ready with this deploy.
+    early: u32,
+    /// The last end that was looked at.
+    seen: Option<Timestamp>,
 }
 
 /// How a reload ended.
@@ -93,7 +103,19 @@ impl Adopting {
             Adoption::Adopted => Phase::Adopted,
             Adoption::Failed => Phase::Failed { error: error.unwrap_or_default() },
         };
-        Self { deploy: published.deploy.clone(), version: published.version.clone(), life: Life::of(status), phase }
+        Self::at(published, status, phase)
+    }
+
+    fn at(published: &Published, status: &ProcessStatus, phase: Phase) -> Self {
+        Self {
+            deploy: published.deploy.clone(),
+            version: published.version.clone(),
+            life: Life::of(status),
+            phase,
+            early: 0,
+            // Whatever ended before is no word about this deploy.
+            seen: status.last_exit.as_ref().map(|exit| exit.at),
+        }
     }
 
     fn fresh(published: &Published, status: &ProcessStatus, now: Mono) -> Self {
@@ -103,7 +125,7 @@ impl Adopting {
             (ProcessState::Starting | ProcessState::BackingOff | ProcessState::CrashLooping, None) => Phase::Booting,
             _ => Phase::Waiting { at: now, tries: 0 },
         };
-        Self { deploy: published.deploy.clone(), version: published.version.clone(), life: Life::of(status), phase }
+        Self::at(published, status, phase)
     }
 
     /// What the record and the process say now. True when a reload is to be sent; its end goes to [`Adopting::reloaded`].
@@ -117,6 +139,7 @@ impl Adopting {
             Some(this) if this.deploy == published.deploy => this,
             Some(_) | None => Self::fresh(published, status, now),
         };
+        this.count_ends(status);
         let life = Life::of(status);
         if life != this.life {
             // Spawned while this deploy was the published one. A reload that was on its way went to the dead.
@@ -127,9 +150,16 @@ impl Adopting {
         match this.phase {
             Phase::Booting if status.state == ProcessState::Ready && serves == Some(&this.version) => {
                 this.phase = Phase::Adopted;
+                this.early = 0;
             }
             // It came up with something else, or does not say with what.
-            Phase::Booting if status.state == ProcessState::Ready => this.phase = Phase::Waiting { at: now, tries: 0 },
+            Phase::Booting if status.state == ProcessState::Ready => {
+                this.phase = Phase::Waiting { at: now, tries: 0 };
+                this.early = 0;
+            }
+            Phase::Booting if this.early >= EARLY_ENDS => {
+                this.phase = Phase::Failed { error: never_ready(this.early, status.last_exit.as_ref()) };
+            }
             _ => {}
         }
         let send = match this.phase {
@@ -140,6 +170,23 @@ impl Adopting {
             _ => false,
         };
         (this, send)
+    }
+
+    /// Counts a process that ended while it booted with this deploy.
+    fn count_ends(&mut self, status: &ProcessStatus) {
+        let Some(exit) = &status.last_exit else { return };
+        let gave_up = self.early >= EARLY_ENDS && matches!(self.phase, Phase::Failed { .. });
+        if gave_up {
+            // It is started again and again; should one come up, that one counts.
+            self.phase = Phase::Booting;
+        }
+        if self.seen == Some(exit.at) {
+            return;
+        }
+        self.seen = Some(exit.at);
+        if matches!(self.phase, Phase::Booting) && exit.code.is_some_and(|code| code != 0 && code != EXIT_FENCED) {
+            self.early = self.early.saturating_add(1);
+        }
     }
 
     /// A reload for `deploy` ended.
@@ -178,6 +225,11 @@ impl Adopting {
         };
         Report { deploy: self.deploy.clone(), adoption, error, serves }
     }
+}
+
+fn never_ready(times: u32, exit: Option<&LastExit>) -> String {
+    let code = exit.and_then(|exit| exit.code).map(|code| format!(" with code {code}")).unwrap_or_default();
+    format!("its process ended{code} before it was ready, {times} times in a row; its log on that node says why")
 }
 
 fn cut(mut text: String) -> String {
@@ -265,6 +317,39 @@ mod tests {
         let (_, send) =
             Adopting::look(Some(machine), &published(1, "v2"), &process(1, ProcessState::Ready, Some("v1")), s(1));
         assert!(send);
+    }
+
+    #[test]
+    fn processes_that_end_before_they_are_ready_fail_the_deploy_until_one_comes_up() {
+        let target = published(1, "v1");
+        let ended = |at: i64, code: i32| ProcessStatus {
+            pid: None,
+            last_exit: Some(LastExit { code: Some(code), signal: None, at: Timestamp::from_millis(at) }),
+            ..process(1, ProcessState::BackingOff, None)
+        };
+        let again = |pid: u32, state: ProcessState, serves: Option<&str>, before: &ProcessStatus| ProcessStatus {
+            last_exit: before.last_exit.clone(),
+            ..process(pid, state, serves)
+        };
+        // An end before this deploy, and one that says nothing about the code.
+        let (mut machine, _) = Adopting::look(None, &target, &ended(1, 1), s(0));
+        for (second, at, code, failed) in
+            [(1, 1, 1, false), (2, 2, EXIT_FENCED, false), (3, 3, 1, false), (4, 4, 1, true)]
+        {
+            let status = ended(at, code);
+            machine = Adopting::look(Some(machine), &target, &status, s(second)).0;
+            assert_eq!(adoption(&machine) == Some(Adoption::Failed), failed, "{at}");
+            let starting = again(u32::try_from(second).unwrap(), ProcessState::Starting, None, &status);
+            machine = Adopting::look(Some(machine), &target, &starting, s(second)).0;
+            assert_eq!(adoption(&machine) == Some(Adoption::Failed), failed, "{at}");
+        }
+        assert!(machine.report().error.unwrap().contains("with code 1"));
+        let ready = again(9, ProcessState::Ready, Some("v1"), &ended(4, 1));
+        machine = Adopting::look(Some(machine), &target, &ready, s(5)).0;
+        assert_eq!(adoption(&machine), Some(Adoption::Adopted));
+        // What ends later has been ready.
+        machine = Adopting::look(Some(machine), &target, &ended(6, 1), s(6)).0;
+        assert_eq!((adoption(&machine), machine.early), (None, 0));
     }
 
     #[test]
