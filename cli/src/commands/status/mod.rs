@@ -24,7 +24,8 @@ pub(super) async fn run(args: StatusArgs, output: Output) -> Outcome {
         serde_json::from_value(whole.clone()).map_err(|error| failed(CallError::Foreign(error.to_string())))?;
     let local = target.local.as_ref();
     let warnings = warnings::warnings(&state, local);
-    let not_enforced = warnings::not_enforced(local);
+    // Only a node on this machine says so: what it does not hold is nobody else's business.
+    let not_enforced = local.map_or_else(Vec::new, |node| node.not_enforced.clone());
     let printed = with_findings(whole, &warnings, &not_enforced, local.map(|node| json!(node)));
     output.data(&printed, || render::render(&state, local, &api.to_string(), &warnings, &not_enforced))
 }

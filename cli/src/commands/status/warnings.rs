@@ -1,10 +1,8 @@
 //! What a person should look at, found in the state of a node.
 
-use std::os::unix::fs::MetadataExt as _;
-
 use scafo_core::record::{Adoption, NodeRecord, ProcessState, Serving, UnplacedReason};
 use scafo_core::view::{DaemonState, ProcessStatus, Unplaced};
-use scafo_supervisor::{NODE_FILE, Ready};
+use scafo_supervisor::Ready;
 
 use super::render::is_standin;
 
@@ -86,18 +84,6 @@ fn of_process(process: &ProcessStatus) -> Option<String> {
         (None, None) => String::new(),
     });
     Some(format!("{} {what}{last}; its log is in the state directory", process.application))
-}
-
-/// What the design asks for and this node does not hold. Only a node on this machine can be judged.
-pub(super) fn not_enforced(local: Option<&Ready>) -> Vec<String> {
-    let Some(node) = local else { return Vec::new() };
-    let owner = std::fs::metadata(node.state_dir.join(NODE_FILE)).map(|metadata| metadata.uid());
-    let mut open = Vec::new();
-    if owner.is_ok_and(|uid| uid != 0) {
-        open.push("a user id for each daemon and application: the node does not run as root".to_owned());
-    }
-    open.push("limits of memory, CPU and tasks for each application: this version sets none".to_owned());
-    open
 }
 
 #[cfg(test)]
