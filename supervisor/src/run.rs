@@ -193,7 +193,11 @@ async fn complain(facts: &Facts, daemons: &Handles) {
         let waiting_for = daemons.lagging();
         if waiting_for.contains(&Name::Registryd.executable()) {
             let bucket = &facts.bucket_shown;
-            tracing::warn!(?waiting_for, "not ready yet; does the bucket {bucket} answer? trying on");
+            tracing::warn!(
+                ?waiting_for,
+                "not ready yet: the bucket {bucket} has not answered; check that bucket.endpoint and bucket.name are right and that it \
+                 runs; trying on"
+            );
         } else {
             tracing::warn!(?waiting_for, "not ready yet");
         }
