@@ -86,14 +86,27 @@ impl<'a> Boundary<'a> {
     pub(crate) fn messages(self, said: &str) -> String {
         // Words of the forerunner, which never speaks of what a file holds.
         let mut kept = said.lines().next().filter(|line| line.starts_with("Error: ")).unwrap_or_default().to_owned();
-        for message in split(said) {
+        let messages = split(said);
+        let listings = messages.iter().filter(|message| self.is_listing(message)).count();
+        for message in &messages {
+            // The import that needed the listing has a message too, with its place.
+            if listings < messages.len() && self.is_listing(message) {
+                continue;
+            }
             // Writing to a string cannot fail.
-            let _infallible = match self.stray_in(&message) {
+            let _infallible = match self.stray_in(message) {
                 None => writeln!(kept, "{}", message.join("\n").trim_end()),
                 Some(complaint) => writeln!(kept, "✘ [ERROR] {complaint}"),
             };
         }
         kept
+    }
+
+    /// Whether a message only says that a directory outside could not be listed.
+    fn is_listing(self, message: &[&str]) -> bool {
+        let directory = message.first().and_then(|header| header.split_once("Cannot read directory "));
+        let directory = directory.and_then(|(_, rest)| quoted(rest).next());
+        directory.is_some_and(|directory| !self.holds(directory)) && !message.iter().any(|line| place(line).is_some())
     }
 
     /// What to say instead of a message that is about something outside.
@@ -113,10 +126,10 @@ impl<'a> Boundary<'a> {
             let strays = relative && !self.holds(&from.join(import).to_string_lossy());
             return strays.then(|| outside(&at, import));
         }
-        if let Some((_, path)) =
-            header.split_once("from file: ").or_else(|| header.split_once("Cannot read directory "))
-        {
-            let path = path.trim_matches('"');
+        if self.is_listing(message) {
+            return Some("a directory outside of the project was named".to_owned());
+        }
+        if let Some((_, path)) = header.split_once("from file: ") {
             return (!self.holds(path)).then(|| format!("{at}: a file outside of the project was named"));
         }
         // esbuild names files relative to the project.

@@ -71,3 +71,13 @@ fn settings_are_followed_through_what_they_extend() {
     std::fs::write(root.join("base.json"), r#"{ "extends": "../secret" }"#).unwrap();
     assert!(Boundary::of(&root).check(account).unwrap_err().chain().contains("base.json"));
 }
+
+#[test]
+fn a_directory_that_could_not_be_listed_is_told_only_where_nothing_else_is() {
+    let (_directory, root) = project();
+    let boundary = Boundary::of(&root);
+    let listing = "✘ [ERROR] Cannot read directory \"..\": permission denied\n\n";
+    let import = "✘ [ERROR] Could not resolve \"../../b.js\"\n\n    src/a.js:1:7:\n      1 │ line\n";
+    assert_eq!(boundary.messages(&format!("{listing}{import}")).lines().count(), 1);
+    assert!(boundary.messages(listing).contains("a directory outside"));
+}
