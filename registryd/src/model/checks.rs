@@ -72,7 +72,7 @@ impl Ledger {
             sim.ledger().lease(sim, run, &lease);
         } else if let Some(before) = before {
             let placement: PlacementRecord = serde_json::from_slice(body).unwrap();
-            sim.ledger().placement(sim, run, placement, &before);
+            sim.ledger().placement(sim, run, &placement, &before);
         } else if key.starts_with(prefix::IDENTITIES) {
             let identity: IdentityReservation = serde_json::from_slice(body).unwrap();
             sim.ledger().identity(key, identity);
@@ -103,7 +103,7 @@ impl Ledger {
         }
     }
 
-    fn placement(&mut self, sim: &Sim, run: Run, record: PlacementRecord, before: &Before) {
+    fn placement(&mut self, sim: &Sim, run: Run, record: &PlacementRecord, before: &Before) {
         self.placements += 1;
         if self.fences.get(&record.fence) != Some(&run) {
             let owner = self.fences.get(&record.fence);
