@@ -78,3 +78,18 @@ async fn deploys_that_wait_outlive_a_killed_registryd() {
 async fn deploys_that_wait_outlive_a_killed_apiserver() {
     outlive("scafo-apiserver").await;
 }
+
+#[tokio::test]
+async fn a_first_deploy_that_throws_at_its_start_fails_as_published_and_a_working_one_follows() {
+    let node = Node::start().await;
+    let project = Project::answering("shop", "hello");
+    let code = std::fs::read_to_string(project.path().join("index.js")).unwrap();
+    project.write("index.js", &format!("throw new Error('not today');\n{code}"));
+    let output = node.scafo([OsStr::new("deploy"), project.path().as_os_str()]).await;
+    let said = both(&output);
+    assert!(!output.status.success() && said.contains("publish-failed"), "{said}\n{}", node.log());
+    project.write("index.js", &code);
+    node.deploy(project.path()).await;
+    assert_eq!(node.get("shop", "/").await.unwrap(), (200, "hello".to_owned()));
+    node.stop().await;
+}
