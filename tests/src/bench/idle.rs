@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use scafo_tests::{Node, Project};
 
-const WINDOW: Duration = Duration::from_secs(120);
+const WINDOW: Duration = Duration::from_secs(60);
 /// What the design allows a node, and one that coordinates, at the default intervals.
 const GOALS: (u64, u64) = (22, 32);
 
