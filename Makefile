@@ -12,13 +12,13 @@ demo: build
 
 ## Everything that CI runs.
 test: check build test-tools
-	cargo test $(CARGO_FLAGS) --workspace
+	cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
 	scripts/caddy-tests.sh
 	DEMO_API=127.0.0.1:0 DEMO_INGRESS=127.0.0.1:0 ONCE=1 scripts/demo.sh
 
 ## The same tests, longer: more races, more kills, more seeds.
 test-long: build test-tools
-	SCAFO_TEST_LONG=1 cargo test $(CARGO_FLAGS) --workspace
+	SCAFO_TEST_LONG=1 cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
 
 ## Speed, side by side with what it is compared to.
 bench: tools

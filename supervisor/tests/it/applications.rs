@@ -138,9 +138,12 @@ async fn a_second_request_to_end_kills_what_does_not_listen() {
     let pid = watched(&mut client, ready_with("v1")).await[0].pid.unwrap();
     node.signal(Signal::SIGINT);
     watched(&mut client, |s| s.iter().all(|s| s.state == ProcessState::Stopping)).await;
-    node.signal(Signal::SIGINT);
+    // Within a second of the first it is the same request, so it is repeated until it counts.
+    until("the application to be killed", || {
+        node.signal(Signal::SIGINT);
+        (!alive(pid)).then_some(())
+    });
     assert!(node.ended().success(), "{}", place.log());
-    assert!(!alive(pid));
 }
 
 async fn deploy(client: &mut Client, place: &Place, timeout_ms: u64) -> (Vec<String>, JobExited) {
