@@ -8,7 +8,7 @@ use scafo_tests::{Node, Project, project};
 
 use crate::statistics::Sample;
 
-const ROUNDS: usize = 20;
+const ROUNDS: usize = 10;
 
 pub(crate) async fn run() {
     println!("## deploy: accepted → first good answer through the ingress");
