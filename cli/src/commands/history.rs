@@ -2,7 +2,7 @@
 //! this machine.
 
 use scafo_core::Problem;
-use scafo_core::record::{DeployRecord, DeployState, DeploymentRecord};
+use scafo_core::record::{DeployRecord, DeploymentRecord};
 use scafo_proto::chunk;
 use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::{ListDeploymentsRequest, ListDeploysRequest};
@@ -85,7 +85,7 @@ fn render_deploys(deploys: &[DeployRecord]) -> String {
         };
         vec![
             deploy.id.to_string(),
-            spelled(deploy.state).to_owned(),
+            deploy.state.as_str().to_owned(),
             outcome,
             deploy.by.clone(),
             deploy.node.to_string(),
@@ -117,15 +117,6 @@ fn render_deployments(deployments: &[DeploymentRecord]) -> String {
         String::new()
     } else {
         table(&["VERSION", "DEPLOY", "BY", "SIZE", "SOURCE", "CREATED"], &rows)
-    }
-}
-
-const fn spelled(state: DeployState) -> &'static str {
-    match state {
-        DeployState::Accepted => "accepted",
-        DeployState::Uploading => "uploading",
-        DeployState::Deployed => "deployed",
-        DeployState::Failed => "failed",
     }
 }
 

@@ -43,12 +43,12 @@ impl Registry {
             .update(intent, &key::deploy(id), |deploy: &mut DeployRecord| {
                 let before = deploy.state;
                 if before.is_terminal() {
-                    let detail = format!("deploy `{id}` ended as {} and never moves again", spelled(before));
+                    let detail = format!("deploy `{id}` ended as {} and never moves again", before.as_str());
                     return Err(Problem::new(ProblemCode::CasConflict, detail).titled("Deploy has already finished"));
                 }
                 mutate(deploy)?;
                 if stage(deploy.state) < stage(before) {
-                    let detail = format!("deploy `{id}` is {} already", spelled(before));
+                    let detail = format!("deploy `{id}` is {} already", before.as_str());
                     return Err(Problem::new(ProblemCode::CasConflict, detail));
                 }
                 Ok(())
@@ -112,15 +112,6 @@ const fn stage(state: DeployState) -> u8 {
         DeployState::Accepted => 0,
         DeployState::Uploading => 1,
         DeployState::Deployed | DeployState::Failed => 2,
-    }
-}
-
-const fn spelled(state: DeployState) -> &'static str {
-    match state {
-        DeployState::Accepted => "accepted",
-        DeployState::Uploading => "uploading",
-        DeployState::Deployed => "deployed",
-        DeployState::Failed => "failed",
     }
 }
 
