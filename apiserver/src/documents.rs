@@ -1,5 +1,6 @@
 //! Routing documents, from the router daemon and from what it said last.
 //!
+//! They come compressed and are kept so: that is how nearly every ingress takes them.
 //! The router daemon is asked on every request, with the entity tag of what is kept, so an unchanged document crosses the
 //! process boundary once. When it is away, or was started again and has nothing yet, what it said last is served: for an
 //! ingress an old document is better than none.
@@ -10,11 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use scafo_core::problem::{Problem, ProblemCode};
-use scafo_proto::chunk::Assembly;
+use scafo_proto::chunk::{Assembly, MAX_DOCUMENT_BYTES};
 use scafo_proto::router::GetRoutingRequest;
 use scafo_proto::router::router_client::RouterClient;
 use scafo_proto::status::to_problem;
 use scafo_proto::transport;
+use scafo_telemetry::metrics::Counter;
 use tokio::sync::OnceCell;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -23,7 +25,7 @@ use crate::encoding;
 
 /// Documents kept at once. An ingress asks for one; a node has one or two beside it and those of other nodes in an outage.
 const KEPT: usize = 16;
-/// Bytes kept at once: two formats of 100,000 hosts in a few orders.
+/// Bytes kept at once: two formats of 100,000 hosts in a few orders, one or two of them decompressed.
 const KEPT_BYTES: usize = 256 * 1024 * 1024;
 /// How long a request waits for the router daemon when there is a document to fall back to.
 const PATIENCE_WITH_ANOTHER: Duration = Duration::from_secs(1);
@@ -35,29 +37,33 @@ const PREFER_MAX: usize = 63;
 /// One document.
 #[derive(Debug, Clone)]
 pub(crate) struct Document {
-    /// Strong entity tag, quotes included.
+    /// Strong entity tag of the JSON, quotes included.
     pub(crate) etag: String,
-    /// JSON.
-    pub(crate) body: Bytes,
-    /// The same compressed, once somebody asked for it: an ingress that sends no tag gets the whole document at every poll.
-    gzip: Arc<OnceCell<Bytes>>,
+    /// Bytes of JSON.
+    pub(crate) length: usize,
+    /// The JSON, compressed.
+    pub(crate) gzip: Bytes,
+    /// The JSON, once somebody wanted it so.
+    plain: Arc<OnceCell<Bytes>>,
 }
 
 impl Document {
-    fn new(etag: String, body: Bytes) -> Self {
-        Self { etag, body, gzip: Arc::default() }
+    fn new(etag: String, length: u64, gzip: Bytes) -> Result<Self, Problem> {
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_DOCUMENT_BYTES);
+        let length = length.ok_or_else(|| Problem::new(ProblemCode::Internal, "a routing document is too large"))?;
+        Ok(Self { etag, length, gzip, plain: Arc::default() })
     }
 
-    /// The body, compressed once.
+    /// The JSON, decompressed once.
     ///
     /// # Errors
     /// `internal`.
-    pub(crate) async fn gzip(&self) -> Result<Bytes, Problem> {
-        self.gzip.get_or_try_init(|| encoding::gzip(self.body.clone())).await.cloned()
+    pub(crate) async fn plain(&self) -> Result<Bytes, Problem> {
+        self.plain.get_or_try_init(|| encoding::gunzip(self.gzip.clone(), self.length)).await.cloned()
     }
 
     fn bytes(&self) -> usize {
-        self.body.len() + self.gzip.get().map_or(0, Bytes::len)
+        self.gzip.len() + self.plain.get().map_or(0, Bytes::len)
     }
 }
 
@@ -70,13 +76,22 @@ struct Which {
 /// The router daemon, and its last words.
 pub(crate) struct Documents {
     router: RouterClient<Channel>,
+    channel: Channel,
+    /// Documents that were served from here because the router was away.
+    stale: Counter,
     /// Most recently asked last.
     kept: Mutex<Vec<(Which, Document)>>,
 }
 
 impl Documents {
-    pub(crate) fn new(socket: &Path) -> Self {
-        Self { router: RouterClient::new(transport::channel(socket)), kept: Mutex::default() }
+    pub(crate) fn new(socket: &Path, stale: Counter) -> Self {
+        let channel = transport::channel(socket);
+        Self { router: RouterClient::new(channel.clone()), channel, stale, kept: Mutex::default() }
+    }
+
+    /// The connection, for the daemon's other services.
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     /// The document in `format` (empty for the generic one) with the upstreams of `prefer` first (empty for the fleet's order).
@@ -97,6 +112,7 @@ impl Documents {
             Err(status) => match (to_problem(&status), last) {
                 (problem, Some(last)) if problem.code == ProblemCode::Draining => {
                     tracing::debug!(?problem, "the router is away; what it said last is served");
+                    self.stale.inc();
                     Ok(last)
                 }
                 (problem, _) => Err(problem),
@@ -117,12 +133,13 @@ impl Documents {
                     return Ok(None);
                 }
                 let mut assembly = Assembly::default();
+                let refused = |problem: Problem| scafo_proto::status::to_status(&problem);
                 let mut data = Some(first.data);
                 while let Some(piece) = data {
-                    assembly.push(&piece).map_err(|problem| scafo_proto::status::to_status(&problem))?;
+                    assembly.push(&piece).map_err(refused)?;
                     data = stream.message().await?.map(|chunk| chunk.data);
                 }
-                Ok(Some(Document::new(first.etag, assembly.take())))
+                Document::new(first.etag, first.length, assembly.take()).map(Some).map_err(refused)
             }
         })
         .await
@@ -142,8 +159,7 @@ impl Documents {
         kept.retain(|(other, _)| *other != which);
         // A preference that names nobody gives the plain document: its bytes are held once.
         if let Some((_, same)) = kept.iter().find(|(_, other)| other.etag == document.etag) {
-            document.body = same.body.clone();
-            document.gzip = same.gzip.clone();
+            document = same.clone();
         }
         kept.push((which, document.clone()));
         while kept.len() > KEPT || (kept.len() > 1 && kept.iter().map(|(_, d)| d.bytes()).sum::<usize>() > KEPT_BYTES) {

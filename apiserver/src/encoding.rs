@@ -1,10 +1,11 @@
 //! Compression of large documents (RFC 9110 §8.4), where the caller accepts gzip.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 
 use axum::response::Response;
 use bytes::Bytes;
 use flate2::Compression;
+use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -22,15 +23,15 @@ const AT_ONCE_UP_TO: usize = 64 * 1024;
 /// # Errors
 /// `internal` when compressing fails.
 pub(crate) async fn document(headers: &HeaderMap, body: Bytes) -> Result<Response, Problem> {
-    if !wanted(headers, &body) {
+    if !wanted(headers, body.len()) {
         return Ok(plain(body));
     }
     gzip(body).await.map(compressed)
 }
 
-/// Whether `body` is to be compressed for the sender of `headers`.
-pub(crate) fn wanted(headers: &HeaderMap, body: &Bytes) -> bool {
-    body.len() > PLAIN_UP_TO && accepts_gzip(headers)
+/// Whether a document of this length is to be compressed for the sender of `headers`.
+pub(crate) fn wanted(headers: &HeaderMap, length: usize) -> bool {
+    length > PLAIN_UP_TO && accepts_gzip(headers)
 }
 
 /// A JSON document as it is.
@@ -40,7 +41,7 @@ pub(crate) fn plain(body: Bytes) -> Response {
     response
 }
 
-/// A JSON document that [`gzip`] compressed.
+/// A JSON document that is compressed already.
 pub(crate) fn compressed(body: Bytes) -> Response {
     let mut response = plain(body);
     response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -51,7 +52,7 @@ pub(crate) fn compressed(body: Bytes) -> Response {
 ///
 /// # Errors
 /// `internal`.
-pub(crate) async fn gzip(body: Bytes) -> Result<Bytes, Problem> {
+async fn gzip(body: Bytes) -> Result<Bytes, Problem> {
     if body.len() <= AT_ONCE_UP_TO {
         return squeeze(&body);
     }
@@ -61,6 +62,28 @@ pub(crate) async fn gzip(body: Bytes) -> Result<Bytes, Problem> {
 fn squeeze(body: &[u8]) -> Result<Bytes, Problem> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(body.len() / 8), Compression::fast());
     encoder.write_all(body).and_then(|()| encoder.finish()).map(Bytes::from).map_err(failed)
+}
+
+/// Decompresses what has this length then.
+///
+/// # Errors
+/// `internal`, also for another length.
+pub(crate) async fn gunzip(compressed: Bytes, length: usize) -> Result<Bytes, Problem> {
+    if length <= AT_ONCE_UP_TO {
+        return expand(&compressed, length);
+    }
+    tokio::task::spawn_blocking(move || expand(&compressed, length)).await.map_err(failed)?
+}
+
+fn expand(compressed: &[u8], length: usize) -> Result<Bytes, Problem> {
+    let mut text = Vec::with_capacity(length + 1);
+    // One more than there may be, so that a longer one shows and still takes no more memory.
+    let bound = u64::try_from(length).unwrap_or(u64::MAX).saturating_add(1);
+    GzDecoder::new(compressed).take(bound).read_to_end(&mut text).map_err(failed)?;
+    if text.len() != length {
+        return Err(failed("a compressed document has another length than was said"));
+    }
+    Ok(text.into())
 }
 
 fn failed(error: impl std::fmt::Display) -> Problem {
@@ -86,6 +109,18 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_was_compressed_comes_back_and_nothing_longer_or_broken_does() {
+        for length in [0, 1, 2000, AT_ONCE_UP_TO, AT_ONCE_UP_TO + 1] {
+            let text = Bytes::from(vec![b'x'; length]);
+            let compressed = gzip(text.clone()).await.unwrap();
+            assert_eq!(gunzip(compressed.clone(), length).await.unwrap(), text);
+            assert!(gunzip(compressed.clone(), length + 1).await.is_err());
+            assert!(gunzip(compressed.slice(..compressed.len() - 1), length).await.is_err());
+            assert!(length == 0 || gunzip(compressed, length - 1).await.is_err());
+        }
+    }
 
     #[test]
     fn gzip_is_accepted_when_it_is_named_with_some_weight() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::domain::Host;
 use crate::id::NodeId;
 
 /// A string that must not be printed. `Debug` and `Display` show that there is one, never what it is.
@@ -143,6 +144,19 @@ pub struct RouterdSettings {
     pub registry_socket: PathBuf,
     /// Traefik entry points that rendered routers attach to, default `["web"]`.
     pub entry_points: Vec<String>,
+    /// What rendered routers say of TLS; nothing by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TraefikTls>,
+}
+
+/// What Traefik is told of certificates.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TraefikTls {
+    /// Name of a certificate resolver in Traefik's own configuration.
+    pub cert_resolver: String,
+    /// Bases of the wildcard certificates that it gets, sorted; a host right below one asks for that and not for its own.
+    pub wildcard_bases: Vec<Host>,
 }
 
 /// Settings of `scafo-apiserver`.

@@ -31,7 +31,7 @@ pub async fn run(
     let router = transport::server()
         .add_service(health_service)
         .add_service(RouterServer::new(RouterService::new(settings.node, Arc::new(current))));
-    let served = transport::serve(socket, transport::Peers::same_user(), router, shutdown);
+    let served = transport::serve(socket, transport::Peers::of_socket("grpc"), router, shutdown);
     tokio::select! {
         served = served => served,
         // A router that no longer follows would serve yesterday's routes for ever: end, and be started again.

@@ -1,37 +1,16 @@
-//! What was rendered from one snapshot: the fleet's own order at once, other orders when somebody asks.
+//! Every document of one state of the fleet: its own order at once, other orders when somebody asks.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use bytes::Bytes;
 use scafo_core::id::NodeId;
-use scafo_core::routing::FleetRouting;
-use scafo_core::snapshot::Snapshot;
-use sha2::{Digest as _, Sha256};
 
-use crate::render::{Format, generic, traefik};
+use crate::document::Document;
+use crate::render::{Attributes, Format, View};
+use crate::routes::Routing;
 
-/// How many documents beside the fleet's own order are kept for one snapshot. Each ingress asks for one, and a node has one
-/// ingress beside it, sometimes another for a while; what does not fit is rendered again when it is asked for.
+/// How many documents beside the fleet's own order are kept. Each ingress asks for one, and a node has one ingress beside it,
+/// sometimes another for a while; what does not fit is written again when it is asked for.
 const KEPT_VARIANTS: usize = 16;
-/// Hexadecimal digits of the digest in an entity tag: 128 bits tell any two documents apart.
-const ETAG_DIGITS: usize = 32;
-
-/// One document, ready to be sent.
-#[derive(Debug)]
-pub struct Document {
-    /// Strong entity tag (RFC 9110 §8.8.3), quotes included: equal bytes have equal tags on every node.
-    pub etag: String,
-    /// JSON.
-    pub body: Bytes,
-}
-
-impl Document {
-    pub(crate) fn new(body: Vec<u8>) -> Self {
-        let digest = hex::encode(Sha256::digest(&body));
-        Self { etag: format!("\"{}\"", &digest[..ETAG_DIGITS]), body: body.into() }
-    }
-}
 
 /// Whose upstreams stand first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,37 +21,45 @@ pub enum Prefer {
     Node(NodeId),
 }
 
-type Slot = Arc<OnceLock<Arc<Document>>>;
+#[derive(Clone)]
+struct Variant {
+    format: Format,
+    prefer: Prefer,
+    slot: Arc<OnceLock<Arc<Document>>>,
+    /// The last one that was written of an earlier state, for the pieces that have not changed.
+    before: Option<Arc<Document>>,
+}
 
-/// Every document of one snapshot.
+/// Every document of one routing.
 pub struct Documents {
-    routing: FleetRouting,
-    nodes: BTreeSet<NodeId>,
-    entry_points: Vec<String>,
+    routing: Arc<Routing>,
+    attributes: Arc<Attributes>,
     plain: Arc<Document>,
     /// Most recently asked last.
-    variants: Mutex<Vec<(Format, Prefer, Slot)>>,
+    variants: Mutex<Vec<Variant>>,
 }
 
 impl Documents {
-    /// Renders the generic document in the fleet's own order.
-    pub fn render(snapshot: &Snapshot, entry_points: Vec<String>) -> Self {
-        let routing = generic::render(snapshot);
-        let upstreams = routing.routes.iter().flat_map(|route| &route.upstreams);
-        let api = routing.api.iter().flat_map(|api| &api.upstreams);
-        let nodes = upstreams.chain(api).map(|upstream| upstream.node.clone()).collect();
-        let plain = Arc::new(Document::new(generic::to_json(&routing)));
-        Self { routing, nodes, entry_points, plain, variants: Mutex::default() }
+    /// Writes the generic document in the fleet's own order. `before` are the documents of an earlier state.
+    pub fn write(routing: Arc<Routing>, attributes: Arc<Attributes>, before: Option<&Self>) -> Self {
+        let view = View { format: Format::Generic, prefer: None, attributes: &attributes };
+        let plain = Arc::new(Document::write(&view, &routing, before.map(|before| &*before.plain)));
+        let variants = before.map(Self::handed_on).unwrap_or_default();
+        Self { routing, attributes, plain, variants: Mutex::new(variants) }
     }
 
-    /// Whether both say the same, so that the older one with all that was rendered from it can stay.
-    pub fn is_same(&self, other: &Self) -> bool {
-        self.plain.etag == other.plain.etag && self.entry_points == other.entry_points
+    fn handed_on(&self) -> Vec<Variant> {
+        let variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
+        let empty = |variant: &Variant| {
+            let before = variant.slot.get().or(variant.before.as_ref()).cloned();
+            Variant { slot: Arc::default(), before, ..variant.clone() }
+        };
+        variants.iter().map(empty).collect()
     }
 
     /// How many hosts the fleet answers on.
     pub fn routes(&self) -> usize {
-        self.routing.routes.len()
+        self.routing.len()
     }
 
     /// Entity tag of the generic document in the fleet's own order.
@@ -80,71 +67,69 @@ impl Documents {
         &self.plain.etag
     }
 
-    /// What preferring `node` means here: nothing, when no upstream is its.
+    /// What preferring `node` means here: nothing, when it is none of the fleet.
     pub fn prefer(&self, node: &str) -> Prefer {
-        self.nodes.get(node).map_or(Prefer::Fleet, |node| Prefer::Node(node.clone()))
+        self.routing.nodes.get(node).map_or(Prefer::Fleet, |node| Prefer::Node(node.clone()))
     }
 
-    /// The document, if it need not be rendered first.
+    /// The document, if it need not be written first.
     pub fn ready(&self, format: Format, prefer: &Prefer) -> Option<Arc<Document>> {
         if format == Format::Generic && *prefer == Prefer::Fleet {
             return Some(self.plain.clone());
         }
-        self.slot(format, prefer).get().cloned()
+        self.variant(format, prefer).slot.get().cloned()
     }
 
-    /// The document, rendered if need be. Takes CPU time. Callers who ask for the same one at once share the work.
+    /// The document, written if need be. Takes CPU time. Callers who ask for the same one at once share the work.
     pub fn get(&self, format: Format, prefer: &Prefer) -> Arc<Document> {
         if let Some(ready) = self.ready(format, prefer) {
             return ready;
         }
-        let slot = self.slot(format, prefer);
-        slot.get_or_init(|| Arc::new(Document::new(self.variant(format, prefer)))).clone()
+        let variant = self.variant(format, prefer);
+        variant.slot.get_or_init(|| self.written(&variant)).clone()
     }
 
-    fn slot(&self, format: Format, prefer: &Prefer) -> Slot {
+    fn written(&self, variant: &Variant) -> Arc<Document> {
+        let prefer = match &variant.prefer {
+            Prefer::Fleet => None,
+            Prefer::Node(node) => Some(node),
+        };
+        let view = View { format: variant.format, prefer, attributes: &self.attributes };
+        let document = Document::write(&view, &self.routing, variant.before.as_deref());
+        // A node that is nowhere, or everywhere first, changes nothing: the same bytes are held once.
+        if document.etag == self.plain.etag { self.plain.clone() } else { Arc::new(document) }
+    }
+
+    fn variant(&self, format: Format, prefer: &Prefer) -> Variant {
         // Nothing that panics runs under this lock, and a list of slots is never half changed.
         let mut variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = variants.iter().position(|(f, p, _)| *f == format && p == prefer);
-        let entry = match found {
+        let found = variants.iter().position(|variant| variant.format == format && variant.prefer == *prefer);
+        let variant = match found {
             Some(index) => variants.remove(index),
             None => {
                 if variants.len() >= KEPT_VARIANTS {
                     variants.remove(0);
                 }
-                (format, prefer.clone(), Slot::default())
+                Variant { format, prefer: prefer.clone(), slot: Arc::default(), before: None }
             }
         };
-        let slot = entry.2.clone();
-        variants.push(entry);
-        slot
-    }
-
-    fn variant(&self, format: Format, prefer: &Prefer) -> Vec<u8> {
-        let (ordered, preferred) = match prefer {
-            Prefer::Fleet => (None, None),
-            Prefer::Node(node) => (Some(generic::preferring(&self.routing, node)), Some(node)),
-        };
-        let routing = ordered.as_ref().unwrap_or(&self.routing);
-        match format {
-            Format::Generic => generic::to_json(routing),
-            Format::Traefik => traefik::to_json(&traefik::render(routing, &self.entry_points, preferred)),
-        }
+        variants.push(variant.clone());
+        variant
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::testing::{fleet, node};
+    use crate::render::testing::{Claim as _, attributes, decoded, documents_of, fleet, node, parsed};
+    use crate::routes::Catalogue;
 
     fn documents() -> Documents {
-        let fleet = fleet(&[node("a").serves("shop", 1), node("b").serves("shop", 2)], &["shop"]);
-        Documents::render(&fleet, vec!["web".to_owned()])
+        documents_of(&fleet(&[node("a").serves("shop", 1), node("b").serves("shop", 2)], &["shop"]))
     }
 
     #[test]
-    fn a_document_is_rendered_once() {
+    fn a_document_is_written_once() {
         let documents = documents();
         let prefer = documents.prefer("b");
         assert!(documents.ready(Format::Traefik, &prefer).is_none());
@@ -158,21 +143,40 @@ mod tests {
         let documents = documents();
         assert_eq!(documents.prefer("nobody"), Prefer::Fleet);
         assert_eq!(documents.prefer(&"x".repeat(10_000)), Prefer::Fleet);
+        // The first one is first anyway.
+        let first = documents.get(Format::Generic, &documents.prefer("a"));
+        assert!(Arc::ptr_eq(&first, &documents.plain));
     }
 
     #[test]
     fn kept_variants_are_bounded() {
         let nodes: Vec<_> = (0..40u16).map(|i| node(&format!("n{i}")).serves("shop", 1000 + i)).collect();
-        let documents = Documents::render(&fleet(&nodes, &["shop"]), vec![]);
+        let documents = documents_of(&fleet(&nodes, &["shop"]));
         for i in 0..40 {
             let preferred = documents.get(Format::Generic, &documents.prefer(&format!("n{i}")));
-            assert!(String::from_utf8_lossy(&preferred.body).contains(&format!("\"upstreams\":[{{\"node\":\"n{i}\"")));
+            let text = decoded(&preferred);
+            assert!(text.contains(&format!("\"upstreams\":[{{\"node\":\"n{i}\"")));
         }
         assert_eq!(documents.variants.lock().unwrap().len(), KEPT_VARIANTS);
     }
 
     #[test]
-    fn equal_fleets_have_equal_tags() {
-        assert!(documents().is_same(&documents()));
+    fn what_one_state_kept_the_next_one_takes_over() {
+        let names: Vec<String> = (0..5000).map(|i| format!("app-{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let both = || ["a", "b"].map(|id| names.iter().fold(node(id), |node, name| node.serves(name, 7)));
+        let mut state = fleet(&both(), &names);
+        let mut catalogue = Catalogue::new(parsed(&state));
+        let first = Documents::write(catalogue.routing().clone(), attributes(), None);
+        let prefer = first.prefer("b");
+        let before = first.get(Format::Traefik, &prefer);
+        state.claim("app-7", "seven.example", false);
+        assert!(catalogue.follow(parsed(&state)));
+        let next = Documents::write(catalogue.routing().clone(), attributes(), Some(&first));
+        drop(first);
+        let after = next.get(Format::Traefik, &prefer);
+        let shared = after.shared_with(&before);
+        assert!(shared > 10 && shared + 6 >= after.pieces(), "{shared} of {}", after.pieces());
+        assert_eq!(after.etag, documents_of(&state).get(Format::Traefik, &prefer).etag);
     }
 }

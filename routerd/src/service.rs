@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use scafo_core::id::NodeId;
 use scafo_core::problem::{Problem, ProblemCode};
-use scafo_proto::chunk::split;
 use scafo_proto::router::router_server::Router;
 use scafo_proto::router::{GetRoutingRequest, RoutingChunk};
 use scafo_proto::status::to_status;
@@ -12,7 +11,8 @@ use tokio::sync::watch;
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 
-use crate::documents::{Document, Prefer};
+use crate::document::Document;
+use crate::documents::Prefer;
 use crate::render::Format;
 use crate::watch::Current;
 
@@ -81,26 +81,23 @@ impl Router for RouterService {
     }
 }
 
-/// The pieces share the document's memory.
 fn chunks(document: &Document, if_none_match: &str) -> Vec<Result<RoutingChunk, Status>> {
+    let (etag, length) = (document.etag.clone(), document.length);
     if if_none_match == document.etag {
-        let unchanged = RoutingChunk { etag: document.etag.clone(), not_modified: true, data: bytes::Bytes::new() };
-        return vec![Ok(unchanged)];
+        return vec![Ok(RoutingChunk { etag, not_modified: true, length, data: bytes::Bytes::new() })];
     }
-    let mut pieces: Vec<_> = split(document.body.clone())
-        .map(|(data, _)| RoutingChunk { etag: String::new(), not_modified: false, data })
-        .collect();
-    if let Some(first) = pieces.first_mut() {
-        first.etag.clone_from(&document.etag);
+    let mut chunks: Vec<_> =
+        document.gzip().into_iter().map(|data| RoutingChunk { data, ..RoutingChunk::default() }).collect();
+    if let Some(first) = chunks.first_mut() {
+        (first.etag, first.length) = (etag, length);
     }
-    pieces.into_iter().map(Ok).collect()
+    chunks.into_iter().map(Ok).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::documents::Documents;
-    use crate::render::testing::{fleet, node};
+    use crate::render::testing::{documents_of, fleet, node};
 
     fn service(current: Current) -> (watch::Sender<Current>, RouterService) {
         let (publish, receiver) = watch::channel(current);
@@ -129,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn self_is_the_node_that_answers_and_a_stranger_changes_nothing() {
         let fleet = fleet(&[node("vps-0").serves("shop", 1), node("vps-a").serves("shop", 2)], &["shop"]);
-        let (_publish, service) = service(Some(Arc::new(Documents::render(&fleet, vec!["web".to_owned()]))));
+        let (_publish, service) = service(Some(Arc::new(documents_of(&fleet))));
         let plain = service.find("", "").await.unwrap();
         let own = service.find("", "self").await.unwrap();
         assert_ne!(plain.etag, own.etag);
@@ -139,10 +136,13 @@ mod tests {
 
     #[test]
     fn a_document_that_the_caller_has_is_not_sent_again() {
-        let document = Document::new(b"{}".to_vec());
+        let documents = documents_of(&fleet(&[node("a").serves("shop", 1)], &["shop"]));
+        let document = documents.get(Format::Generic, &Prefer::Fleet);
         let unchanged: Vec<_> = chunks(&document, &document.etag).into_iter().map(Result::unwrap).collect();
         assert!(unchanged.len() == 1 && unchanged[0].not_modified && unchanged[0].data.is_empty());
         let whole: Vec<_> = chunks(&document, "\"other\"").into_iter().map(Result::unwrap).collect();
-        assert!(!whole[0].not_modified && whole[0].data == "{}" && whole[0].etag == document.etag);
+        assert!(!whole[0].not_modified && whole[0].etag == document.etag && whole[0].length == document.length);
+        let gzip: Vec<u8> = whole.iter().flat_map(|chunk| chunk.data.to_vec()).collect();
+        assert_eq!(gzip, document.gzip().concat());
     }
 }

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::settings::RouterdSettings;
-use scafo_core::snapshot::Snapshot;
 use scafo_proto::chunk::Assembly;
 use scafo_proto::registry::registry_client::RegistryClient;
 use scafo_proto::registry::{SnapshotChunk, WatchSnapshotRequest};
@@ -18,6 +18,9 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use crate::documents::Documents;
+use crate::fleet::Fleet;
+use crate::render::Attributes;
+use crate::routes::Catalogue;
 
 /// Pause before the stream is opened again: short enough that a restarted registry daemon is followed at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -32,7 +35,9 @@ pub(crate) type Current = Option<Arc<Documents>>;
 /// The task that follows.
 pub(crate) struct Follower {
     registry: RegistryClient<Channel>,
-    entry_points: Vec<String>,
+    attributes: Arc<Attributes>,
+    /// What was rendered last. Taken away while the next state is rendered, and begun anew if that should fail.
+    catalogue: Option<Catalogue>,
     publish: watch::Sender<Current>,
 }
 
@@ -41,7 +46,8 @@ impl Follower {
         let socket: PathBuf = settings.registry_socket.clone();
         Self {
             registry: RegistryClient::new(transport::channel(&socket)),
-            entry_points: settings.entry_points.clone(),
+            attributes: Arc::new(Attributes::new(&settings.entry_points, settings.tls.as_ref())),
+            catalogue: None,
             publish,
         }
     }
@@ -82,7 +88,10 @@ impl Follower {
         let mut snapshots = 0;
         let problem = loop {
             match next_snapshot(&mut stream).await {
-                Ok(snapshot) => self.render(snapshot).await,
+                Ok(snapshot) => match self.render(snapshot).await {
+                    Ok(()) => {}
+                    Err(problem) => break problem,
+                },
                 Err(problem) => break problem,
             }
             snapshots += 1;
@@ -90,23 +99,55 @@ impl Follower {
         Received { snapshots, problem }
     }
 
-    async fn render(&self, snapshot: Snapshot) {
-        let last = self.publish.borrow().clone();
-        let generation = snapshot.generation;
-        let entry_points = self.entry_points.clone();
+    async fn render(&mut self, snapshot: Bytes) -> Result<(), Problem> {
+        let (last, attributes) = (self.publish.borrow().clone(), Arc::clone(&self.attributes));
+        let catalogue = self.catalogue.take();
         // A hundred thousand hosts take tens of milliseconds: not on a thread that answers calls.
-        let rendered = tokio::task::spawn_blocking(move || Documents::render(&snapshot, entry_points)).await;
-        match rendered {
-            Ok(documents) if last.as_ref().is_some_and(|last| last.is_same(&documents)) => {
-                tracing::debug!(generation, "the routing did not change");
-            }
-            Ok(documents) => {
+        let rendered = tokio::task::spawn_blocking(move || render(&snapshot, catalogue, attributes, last.as_deref()));
+        let failed = |error: &dyn std::fmt::Display| {
+            Problem::new(ProblemCode::Internal, "a snapshot was not rendered; the last documents stay").because(error)
+        };
+        let rendered = rendered.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+        self.catalogue = Some(rendered.catalogue);
+        let generation = rendered.generation;
+        match rendered.documents {
+            None => tracing::debug!(generation, "the routing did not change"),
+            Some(documents) => {
                 tracing::info!(generation, routes = documents.routes(), etag = documents.etag(), "routing rendered");
                 self.publish.send_replace(Some(Arc::new(documents)));
             }
-            Err(error) => tracing::error!(%error, generation, "a snapshot was not rendered; the last documents stay"),
         }
+        Ok(())
     }
+}
+
+/// What came of a snapshot.
+struct Rendered {
+    generation: u64,
+    catalogue: Catalogue,
+    /// Nothing when all stays as it is.
+    documents: Option<Documents>,
+}
+
+/// Takes a snapshot from its bytes to documents, over what there was before it.
+fn render(
+    snapshot: &[u8],
+    catalogue: Option<Catalogue>,
+    attributes: Arc<Attributes>,
+    last: Option<&Documents>,
+) -> serde_json::Result<Rendered> {
+    let fleet = Fleet::parse(snapshot)?;
+    let generation = fleet.generation;
+    let (catalogue, moved) = match catalogue {
+        Some(mut catalogue) => {
+            let moved = catalogue.follow(fleet);
+            (catalogue, moved)
+        }
+        None => (Catalogue::new(fleet), true),
+    };
+    let documents =
+        (moved || last.is_none()).then(|| Documents::write(Arc::clone(catalogue.routing()), attributes, last));
+    Ok(Rendered { generation, catalogue, documents })
 }
 
 /// What one stream brought before it broke.
@@ -116,7 +157,7 @@ struct Received {
 }
 
 /// Waits for the next snapshot for as long as it takes to begin, then for the rest of it with a limit.
-async fn next_snapshot(stream: &mut Streaming<SnapshotChunk>) -> Result<Snapshot, Problem> {
+async fn next_snapshot(stream: &mut Streaming<SnapshotChunk>) -> Result<Bytes, Problem> {
     let mut assembly = Assembly::default();
     let mut chunk = stream.message().await;
     loop {
@@ -124,7 +165,7 @@ async fn next_snapshot(stream: &mut Streaming<SnapshotChunk>) -> Result<Snapshot
             Ok(Some(SnapshotChunk { data, last })) => {
                 assembly.push(&data)?;
                 if last {
-                    return parse(&assembly.take());
+                    return Ok(assembly.take());
                 }
             }
             Ok(None) => return Err(silent("the registry ended its stream")),
@@ -134,11 +175,6 @@ async fn next_snapshot(stream: &mut Streaming<SnapshotChunk>) -> Result<Snapshot
             .await
             .map_err(|_| silent("the registry stopped in the middle of a snapshot"))?;
     }
-}
-
-fn parse(document: &[u8]) -> Result<Snapshot, Problem> {
-    serde_json::from_slice(document)
-        .map_err(|error| Problem::new(ProblemCode::Internal, "a snapshot cannot be read").because(error))
 }
 
 fn silent(what: &str) -> Problem {

@@ -29,7 +29,7 @@ pub(crate) async fn native(
 
 async fn answer(app: &App, format: &str, uri: &Uri, headers: &HeaderMap) -> Result<Response, Refusal> {
     let document = app.documents.get(format, &first(uri, "prefer")).await?;
-    let compress = wanted(headers, &document.body);
+    let compress = wanted(headers, document.length);
     // A strong tag stands for the very bytes, and the compressed ones are others (RFC 9110 §8.8.3.3).
     let tag = if compress { format!("W/{}", document.etag) } else { document.etag.clone() };
     let tag = HeaderValue::from_str(&tag).map_err(|error| Problem::new(ProblemCode::Internal, "").because(error))?;
@@ -39,9 +39,9 @@ async fn answer(app: &App, format: &str, uri: &Uri, headers: &HeaderMap) -> Resu
         unchanged.headers_mut().insert(VARY, HeaderValue::from_static("accept-encoding"));
         unchanged
     } else if compress {
-        compressed(document.gzip().await?)
+        compressed(document.gzip)
     } else {
-        plain(document.body)
+        plain(document.plain().await?)
     };
     response.headers_mut().insert(ETAG, tag);
     // To be asked for again each time: an ingress must not route by what some cache between kept.

@@ -225,17 +225,23 @@ impl Router for FakeRouter {
             return Err(to_status(&problem));
         };
         let chunks = if if_none_match == etag {
-            vec![RoutingChunk { etag, not_modified: true, data: Bytes::new() }]
+            vec![RoutingChunk { etag, not_modified: true, ..RoutingChunk::default() }]
         } else {
-            let pieces = document.as_bytes().chunks(7).enumerate();
-            let etag = |index| if index == 0 { etag.clone() } else { String::new() };
-            let chunk = |(index, data)| RoutingChunk {
-                etag: etag(index),
-                not_modified: false,
-                data: Bytes::copy_from_slice(data),
+            let length = document.len() as u64;
+            let compressed = gzip(document.as_bytes());
+            let pieces = compressed.chunks(7).map(Bytes::copy_from_slice).enumerate();
+            let chunk = |(index, data)| match index {
+                0 => RoutingChunk { etag: etag.clone(), not_modified: false, length, data },
+                _ => RoutingChunk { data, ..RoutingChunk::default() },
             };
             pieces.map(chunk).collect()
         };
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks.into_iter().map(Ok)))))
     }
+}
+
+fn gzip(text: &[u8]) -> Vec<u8> {
+    let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut compressed, text).unwrap();
+    compressed.finish().unwrap()
 }

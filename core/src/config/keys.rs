@@ -81,6 +81,18 @@ pub const KEYS: &[Key] = &[
     key("api.jsonBytes", Kind::Size, "65536", "Longest JSON body"),
     key("ingress.token", Kind::List, "", "Tokens that ingresses present; minted when none is given"),
     key("ingress.entryPoints", Kind::List, "web", "Traefik entry points of rendered routers"),
+    key(
+        "ingress.tls.certResolver",
+        Kind::Text,
+        "",
+        "Traefik certificate resolver of rendered routers, whose entry points then serve HTTPS; none by default",
+    ),
+    key(
+        "ingress.tls.domains",
+        Kind::List,
+        "",
+        "Wildcards, as *.apps.example.com, that the resolver gets one certificate for, in place of one for each host below",
+    ),
     key("ingress.hold", Kind::Duration, "35s", "How long a leaving process lives on after it left the routes"),
     key("ingressd.listen", Kind::Text, "", "Address of our own ingress; without one it is not started"),
     key("celld.path", Kind::Path, "", "The celld to run; otherwise the one on PATH"),

@@ -23,7 +23,7 @@ pub use value::{parse_duration, parse_size};
 
 use crate::domain::Host;
 use crate::id::NodeId;
-use crate::settings::{BucketAccess, DeployIntakeSettings, Secret};
+use crate::settings::{BucketAccess, DeployIntakeSettings, Secret, TraefikTls};
 
 /// Where the configuration file is when no flag says otherwise. It may be missing there.
 pub const DEFAULT_FILE: &str = "/etc/scafo/scafo.toml";
@@ -98,6 +98,8 @@ pub struct Ingress {
     pub tokens: Vec<Secret>,
     /// `ingress.entryPoints[]`, never empty.
     pub entry_points: Vec<String>,
+    /// `ingress.tls.*`; without a resolver rendered routers say nothing of TLS.
+    pub tls: Option<TraefikTls>,
     /// `ingress.hold`
     pub hold: Duration,
 }

@@ -1,6 +1,6 @@
 //! From merged layers to a checked [`Config`]: bounds, defaults that depend on other keys, keys that need each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::value::{Raw, Refusal};
 use super::{Api, Celld, Config, Ingress, Node, Observe};
 use crate::domain::Host;
 use crate::id::NodeId;
-use crate::settings::{BucketAccess, DeployIntakeSettings, Secret};
+use crate::settings::{BucketAccess, DeployIntakeSettings, Secret, TraefikTls};
 
 const DEFAULT_STATE_DIR: &str = "/var/lib/scafo";
 const DEFAULT_RUNTIME_DIR: &str = "/run/scafo";
@@ -225,8 +225,23 @@ fn ingress(merged: &Merged) -> Result<Ingress, Error> {
     Ok(Ingress {
         tokens: tokens.into_iter().map(Secret::new).collect(),
         entry_points: names,
+        tls: traefik_tls(merged)?,
         hold: merged.get("ingress.hold").read(|raw| raw.duration(Duration::ZERO..=Duration::from_secs(600)))?,
     })
+}
+
+fn traefik_tls(merged: &Merged) -> Result<Option<TraefikTls>, Error> {
+    let domains = merged.get("ingress.tls.domains");
+    let bases = domains.read(|raw| {
+        let base = |text: &String| text.strip_prefix("*.").and_then(|base| base.parse::<Host>().ok());
+        let bases: Option<BTreeSet<Host>> = raw.list()?.iter().map(base).collect();
+        bases.ok_or_else(|| "each one is a wildcard like `*.apps.example.com`".to_owned())
+    })?;
+    let resolver = merged.get("ingress.tls.certResolver").try_read(|raw| raw.text().map(str::to_owned))?;
+    if resolver.is_none() && !bases.is_empty() {
+        return Err(domains.refuse("it says what a certificate resolver is to get: set `ingress.tls.certResolver` as well"));
+    }
+    Ok(resolver.map(|cert_resolver| TraefikTls { cert_resolver, wildcard_bases: bases.into_iter().collect() }))
 }
 
 fn celld(merged: &Merged) -> Result<Celld, Error> {

@@ -34,6 +34,25 @@ fn nothing_said_gives_the_defaults_of_the_table() {
 }
 
 #[test]
+fn a_certificate_resolver_may_have_wildcards_and_wildcards_need_one() {
+    let tls = |resolver, domains| {
+        with(&[("ingress.tls.certResolver", resolver), ("ingress.tls.domains", domains)], &[], "")
+            .map(|config| config.ingress.tls.map(|tls| (tls.cert_resolver, tls.wildcard_bases)))
+    };
+    assert_eq!(tls("", ""), Ok(None));
+    assert_eq!(tls("le", ""), Ok(Some(("le".to_owned(), vec![]))));
+    let bases = ["a.test", "b.test"].map(|base| base.parse().unwrap());
+    assert_eq!(tls("le", "*.b.test,*.a.test,*.B.test"), Ok(Some(("le".to_owned(), bases.into()))));
+    assert!(tls("", "*.a.test").unwrap_err().to_string().contains("certResolver"));
+    for wrong in ["a.test", "*.", "*.*.test", "*a.test", "*.a.test:1"] {
+        assert!(tls("le", wrong).unwrap_err().to_string().contains("ingress.tls.domains"), "{wrong}");
+    }
+    let file = with(&[], &[], "[ingress.tls]\ncertResolver = \"le\"\ndomains = [\"*.a.test\"]\n").unwrap();
+    assert_eq!(file.ingress.tls.unwrap().cert_resolver, "le");
+    assert!(with(&[], &[("SCAFO_INGRESS_TLS_CERT_RESOLVER", "le")], "").unwrap().ingress.tls.is_some());
+}
+
+#[test]
 fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     let file = "[lease]\nttl = \"1s\"\n[node]\nheartbeat = \"1s\"\n[reconcile]\ninterval = \"1s\"\n";
     let environment = [("SCAFO_LEASE_TTL", "2s"), ("SCAFO_RECONCILE_INTERVAL", "2s")];
@@ -175,6 +194,10 @@ fn values_out_of_bounds_are_refused_with_the_rule() {
         ("deploy.stagedBytes", "1MiB"),
         ("api.public", "yes"),
         ("observe.otlp", "collector:4317"),
+        ("observe.metricsListen", "7402"),
+        ("observe.metricsListen", "0.0.0.0:7402"),
+        ("observe.metricsListen", "[::]:7402"),
+        ("observe.metricsListen", "10.83.0.1:7402"),
         ("stateDir", ""),
     ] {
         let refused = with(&[(key, bad)], &[], "").unwrap_err();

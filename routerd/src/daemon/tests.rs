@@ -1,5 +1,6 @@
 //! The whole daemon between a registry that is a test's and a caller over real sockets.
 
+use std::io::Read as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
@@ -97,7 +98,10 @@ async fn get(router: &mut RouterClient<tonic::transport::Channel>) -> Result<Str
     let request = transport::within(Duration::from_secs(5), GetRoutingRequest::default());
     let answer = router.get_routing(request).await.map_err(|status| to_problem(&status).code)?;
     let chunks: Vec<_> = answer.into_inner().collect::<Vec<_>>().await;
-    Ok(chunks.into_iter().map(|chunk| String::from_utf8(chunk.unwrap().data.to_vec()).unwrap()).collect())
+    let compressed: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().data.to_vec()).collect();
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(compressed.as_slice()).read_to_string(&mut text).unwrap();
+    Ok(text)
 }
 
 /// Asks until the answer is the wanted one; a limit ends a test that would wait for ever.
@@ -124,6 +128,7 @@ async fn the_last_document_stays_while_the_registry_is_away_and_the_next_one_fol
         node: "a".parse().unwrap(),
         registry_socket: registry_socket.clone(),
         entry_points: vec!["web".to_owned()],
+        tls: None,
     };
     let listener = UnixListener::bind(&router_socket).unwrap();
     let _daemon = spawn(async move { run(settings, listener, std::future::pending()).await.unwrap() });

@@ -1,8 +1,40 @@
 //! Fleets for tests.
 
+use std::io::Read as _;
+use std::sync::Arc;
+
 use scafo_core::record::{NodeRecord, ProcessState, Serving};
 use scafo_core::snapshot::{Snapshot, SnapshotApplication};
 use serde_json::json;
+
+use crate::document::Document;
+use crate::documents::Documents;
+use crate::fleet::Fleet;
+use crate::render::Attributes;
+use crate::routes::Catalogue;
+
+/// Entry point `web` and nothing of TLS.
+pub(crate) fn attributes() -> Arc<Attributes> {
+    Arc::new(Attributes::new(&["web".to_owned()], None))
+}
+
+/// A snapshot as it arrives.
+pub(crate) fn parsed(snapshot: &Snapshot) -> Fleet {
+    Fleet::parse(&serde_json::to_vec(snapshot).unwrap()).unwrap()
+}
+
+pub(crate) fn documents_of(snapshot: &Snapshot) -> Documents {
+    Documents::write(Catalogue::new(parsed(snapshot)).routing().clone(), attributes(), None)
+}
+
+/// The JSON of a document.
+pub(crate) fn decoded(document: &Document) -> String {
+    let compressed = document.gzip().concat();
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(compressed.as_slice()).read_to_string(&mut text).unwrap();
+    assert_eq!(text.len() as u64, document.length);
+    text
+}
 
 #[derive(Clone)]
 pub(crate) struct Node(pub(crate) NodeRecord);

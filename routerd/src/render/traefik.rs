@@ -4,279 +4,259 @@
 //! built with an underscore, which no host contains, so a host can never spell the name of another thing. Hosts reach the
 //! rules as the types of the vocabulary let them through: letters, digits, hyphens and dots.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use scafo_core::id::NodeId;
-use scafo_core::routing::{ApiRoute, FleetRouting, Route, Upstream};
-use serde::Serialize;
+use scafo_core::routing::DENIED;
+use scafo_core::settings::TraefikTls;
 
-const RETRY: &str = "scafo_retry";
+use super::{json, ordered};
+use crate::fleet::Place;
+use crate::routes::{Block, Routing};
+
+/// Without any router the document is an empty object: Traefik keeps what it has when a map is empty.
+pub(super) const NOTHING: &str = "{}";
+pub(super) const HEAD: &str = r#"{"http":{"routers":{"#;
+const BEFORE_SERVICES: &[u8] = br#"},"services":{"#;
+/// How often a router tries another server when one cannot be reached stands here as well.
+const TAIL: &[u8] = br#"},"middlewares":{"scafo_retry":{"retry":{"attempts":3}}}}}"#;
+const RETRY: &[u8] = br#","middlewares":["scafo_retry"]"#;
 /// Traefik's own service that dials nothing: a router with it is active and answers 418.
 const NOBODY: &str = "noop@internal";
-/// How often a router tries another server when one cannot be reached.
-const ATTEMPTS: u32 = 3;
 const APPLICATION_HEALTH: &str = "/.well-known/celld/health";
 const API_HEALTH: &str = "/.well-known/scafo/health";
-const HEALTH_INTERVAL: &str = "10s";
-const HEALTH_TIMEOUT: &str = "3s";
 
 /// The API's routers and the wildcards state a priority, because by default Traefik takes the length of a rule for one.
 mod priority {
-    pub(super) const DENY: u32 = 3;
-    pub(super) const API: u32 = 2;
-    pub(super) const WILDCARD: u32 = 1;
+    pub(super) const DENY: &str = "3";
+    pub(super) const API: &str = "2";
+    pub(super) const WILDCARD: &str = "1";
 }
 
-/// The whole configuration. Without any router it is an empty object: Traefik keeps what it has when a map is empty.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Configuration {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    http: Option<Http>,
+/// What routers carry beside their rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attributes {
+    /// Their entry points, as JSON.
+    entry_points: String,
+    tls: Option<Tls>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Http {
-    routers: BTreeMap<String, Router>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    services: BTreeMap<String, Service>,
-    middlewares: BTreeMap<&'static str, Middleware>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tls {
+    /// The certificate resolver, as JSON.
+    resolver: String,
+    bases: BTreeSet<String>,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Router {
-    rule: String,
-    service: String,
-    entry_points: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    middlewares: Vec<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    priority: Option<u32>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-enum Service {
-    LoadBalancer(LoadBalancer),
-    Failover { service: String, fallback: String },
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct LoadBalancer {
-    servers: Vec<Server>,
-    health_check: HealthCheck,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Server {
-    url: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct HealthCheck {
-    path: &'static str,
-    interval: &'static str,
-    timeout: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hostname: Option<String>,
-}
-
-#[derive(Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-enum Middleware {
-    Retry { attempts: u32 },
-}
-
-/// Renders `routing`, whose upstreams are in the order in force. `preferred` is the node that was put first, if any.
-pub fn render(routing: &FleetRouting, entry_points: &[String], preferred: Option<&NodeId>) -> Configuration {
-    let mut out = Renderer { entry_points, preferred, routers: BTreeMap::new(), services: BTreeMap::new() };
-    for route in &routing.routes {
-        out.host(route);
+impl Attributes {
+    /// From the node's settings.
+    pub fn new(entry_points: &[String], tls: Option<&TraefikTls>) -> Self {
+        let tls = tls.map(|tls| Tls {
+            resolver: json::string(&tls.cert_resolver),
+            bases: tls.wildcard_bases.iter().map(ToString::to_string).collect(),
+        });
+        Self { entry_points: serde_json::Value::from(entry_points).to_string(), tls }
     }
-    if let Some(api) = &routing.api {
-        for host in &api.hosts {
-            out.api(host, api);
+
+    /// The certificate that a host or wildcard key asks for: one that covers everything right below its base, where the
+    /// operator has named that base, else its own. Nothing is ever asked for on the strength of a key alone: strangers choose
+    /// the names below it.
+    fn write_tls(&self, out: &mut Vec<u8>, host: &str) {
+        let Some(tls) = &self.tls else { return };
+        let (label, base) = host.split_once('.').unwrap_or(("", host));
+        out.extend_from_slice(br#","tls":{"#);
+        let covered = tls.bases.contains(base);
+        if covered || label != "*" {
+            out.extend_from_slice(br#""certResolver":"#);
+            out.extend_from_slice(tls.resolver.as_bytes());
         }
+        if covered {
+            out.extend_from_slice(br#","domains":[{"main":"*."#);
+            json::text(out, base);
+            out.extend_from_slice(br#""}]"#);
+        }
+        out.push(b'}');
     }
-    out.finish()
 }
 
-/// The configuration's bytes.
-pub fn to_json(configuration: &Configuration) -> Vec<u8> {
-    serde_json::to_vec(configuration).expect("strings, numbers and maps with string keys always serialise")
+/// One router.
+struct Router<'a> {
+    /// Its name is `scafo_`, this, and the host.
+    kind: &'a str,
+    host: &'a str,
+    service: Option<&'a str>,
+    priority: Option<&'a str>,
+    /// For which names it has certificates.
+    certified: &'a str,
 }
 
-struct Renderer<'a> {
-    entry_points: &'a [String],
-    preferred: Option<&'a NodeId>,
-    routers: BTreeMap<String, Router>,
-    services: BTreeMap<String, Service>,
+impl Router<'_> {
+    /// Writes the router; `rule` writes its rule.
+    fn write(&self, out: &mut Vec<u8>, attributes: &Attributes, rule: impl FnOnce(&mut Vec<u8>)) {
+        name(out, self.kind, self.host, "");
+        out.extend_from_slice(br#":{"rule":""#);
+        rule(out);
+        out.extend_from_slice(br#"","service":"#);
+        match self.service {
+            Some(service) => out.extend_from_slice(json::string(service).as_bytes()),
+            None => name(out, self.kind, self.host, ""),
+        }
+        out.extend_from_slice(br#","entryPoints":"#);
+        out.extend_from_slice(attributes.entry_points.as_bytes());
+        if self.service.is_none() {
+            out.extend_from_slice(RETRY);
+        }
+        if let Some(priority) = self.priority {
+            out.extend_from_slice(br#","priority":"#);
+            out.extend_from_slice(priority.as_bytes());
+        }
+        attributes.write_tls(out, self.certified);
+        out.push(b'}');
+    }
 }
 
-impl Renderer<'_> {
-    fn host(&mut self, route: &Route) {
-        let (key, rule, hostname, priority) = match route.host.strip_prefix("*.") {
-            Some(base) => {
-                let rule = format!("HostRegexp(`^[^.]+\\.{}$`)", base.replace('.', "\\."));
-                (format!("scafo_wild_{base}"), rule, base, Some(priority::WILDCARD))
+/// The routers of a block; `first` is the first block of the document.
+pub(super) fn routers(out: &mut Vec<u8>, block: &Block, first: bool, attributes: &Attributes) {
+    for (index, entry) in block.entries.iter().enumerate() {
+        comma(out, first && index == 0);
+        let (kind, host) = kind(&entry.host);
+        let priority = (kind == WILD).then_some(priority::WILDCARD);
+        let router = Router { kind, host, service: None, priority, certified: &entry.host };
+        router.write(out, attributes, |out| {
+            if kind == WILD {
+                out.extend_from_slice(br"HostRegexp(`^[^.]+\\.");
+                json::text(out, &host.replace('.', r"\."));
+                out.extend_from_slice(b"$`)");
+            } else {
+                host_rule(out, host);
             }
-            None => (format!("scafo_{}", route.host), host_rule(&route.host), route.host.as_str(), None),
-        };
-        self.router(&key, rule, key.clone(), priority);
-        let health = health(APPLICATION_HEALTH, Some(hostname.to_owned()));
-        self.service(key, &route.upstreams, &health);
-    }
-
-    fn api(&mut self, host: &str, api: &ApiRoute) {
-        let key = format!("scafo_api_{host}");
-        let parts = api.denied.iter().map(|prefix| [format!("Path(`{prefix}`)"), format!("PathPrefix(`{prefix}/`)")]);
-        let parts: Vec<String> = parts.flatten().collect();
-        if parts.is_empty() {
-            self.router(&key, host_rule(host), key.clone(), Some(priority::API));
-        } else {
-            let denied = format!("{} && ({})", host_rule(host), parts.join(" || "));
-            let allowed = format!("{} && !{}", host_rule(host), parts.join(" && !"));
-            self.router(&format!("scafo_apideny_{host}"), denied, NOBODY.to_owned(), Some(priority::DENY));
-            self.router(&key, allowed, key.clone(), Some(priority::API));
-        }
-        self.service(key, &api.upstreams, &health(API_HEALTH, None));
-    }
-
-    fn router(&mut self, key: &str, rule: String, service: String, priority: Option<u32>) {
-        let middlewares = if service == NOBODY { vec![] } else { vec![RETRY] };
-        let entry_points = self.entry_points.to_vec();
-        self.routers.insert(key.to_owned(), Router { rule, service, entry_points, middlewares, priority });
-    }
-
-    /// A balancer over all, or, where the preferred node and another one answer, the other ones behind the preferred.
-    fn service(&mut self, key: String, upstreams: &[Upstream], health: &HealthCheck) {
-        let (local, peers): (Vec<_>, Vec<_>) =
-            upstreams.iter().partition(|upstream| self.preferred == Some(&upstream.node));
-        if local.is_empty() || peers.is_empty() {
-            self.services.insert(key, balancer(upstreams, health));
-            return;
-        }
-        let (service, fallback) = (format!("{key}_local"), format!("{key}_peers"));
-        self.services.insert(service.clone(), balancer(local, health));
-        self.services.insert(fallback.clone(), balancer(peers, health));
-        self.services.insert(key, Service::Failover { service, fallback });
-    }
-
-    fn finish(self) -> Configuration {
-        if self.routers.is_empty() {
-            return Configuration::default();
-        }
-        let middlewares = BTreeMap::from([(RETRY, Middleware::Retry { attempts: ATTEMPTS })]);
-        Configuration { http: Some(Http { routers: self.routers, services: self.services, middlewares }) }
+        });
     }
 }
 
-fn host_rule(host: &str) -> String {
-    format!("Host(`{host}`)")
+/// The services of a block; `first` is the first block of the document.
+pub(super) fn services(out: &mut Vec<u8>, block: &Block, first: bool, preferred: Option<&NodeId>) {
+    for (index, entry) in block.entries.iter().enumerate() {
+        comma(out, first && index == 0);
+        let (kind, host) = kind(&entry.host);
+        service(out, (kind, host), &entry.served.upstreams, preferred, Some(host));
+    }
 }
 
-fn health(path: &'static str, hostname: Option<String>) -> HealthCheck {
-    HealthCheck { path, interval: HEALTH_INTERVAL, timeout: HEALTH_TIMEOUT, hostname }
+/// The routers of the API, and the end of the routers.
+pub(super) fn between(out: &mut Vec<u8>, routing: &Routing, attributes: &Attributes) {
+    let hosts = routing.api.iter().flat_map(|api| &api.hosts);
+    for (index, host) in hosts.enumerate() {
+        comma(out, routing.blocks.is_empty() && index == 0);
+        let router =
+            |kind, service, priority| Router { kind, host, service, priority: Some(priority), certified: host };
+        router("apideny_", Some(NOBODY), priority::DENY).write(out, attributes, |out| {
+            host_rule(out, host);
+            out.extend_from_slice(b" && (");
+            denied(out, "", " || ");
+            out.push(b')');
+        });
+        out.push(b',');
+        router(API, None, priority::API).write(out, attributes, |out| {
+            host_rule(out, host);
+            out.extend_from_slice(b" && ");
+            denied(out, "!", " && ");
+        });
+    }
+    out.extend_from_slice(BEFORE_SERVICES);
 }
 
-fn balancer<'a>(upstreams: impl IntoIterator<Item = &'a Upstream>, health: &HealthCheck) -> Service {
-    let servers =
-        upstreams.into_iter().map(|upstream| Server { url: format!("http://{}", upstream.address) }).collect();
-    Service::LoadBalancer(LoadBalancer { servers, health_check: health.clone() })
+/// The services of the API, and the end of the document.
+pub(super) fn tail(out: &mut Vec<u8>, routing: &Routing, preferred: Option<&NodeId>) {
+    if let Some(api) = &routing.api {
+        for (index, host) in api.hosts.iter().enumerate() {
+            comma(out, routing.blocks.is_empty() && index == 0);
+            service(out, (API, host), &api.upstreams, preferred, None);
+        }
+    }
+    out.extend_from_slice(TAIL);
 }
 
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
+const WILD: &str = "wild_";
+const API: &str = "api_";
 
-    use super::*;
-    use crate::render::generic;
-    use crate::render::testing::{Claim as _, fleet, node};
+/// What a host's things are named by.
+fn kind(host: &str) -> (&'static str, &str) {
+    host.strip_prefix("*.").map_or(("", host), |base| (WILD, base))
+}
 
-    fn rendered(fleet: &scafo_core::snapshot::Snapshot, preferred: Option<&str>) -> Value {
-        let preferred: Option<NodeId> = preferred.map(|id| id.parse().unwrap());
-        let mut routing = generic::render(fleet);
-        if let Some(node) = &preferred {
-            routing = generic::preferring(&routing, node);
-        }
-        let configuration = render(&routing, &["web".to_owned()], preferred.as_ref());
-        serde_json::from_slice(&to_json(&configuration)).unwrap()
+fn name(out: &mut Vec<u8>, kind: &str, host: &str, half: &str) {
+    out.extend_from_slice(b"\"scafo_");
+    out.extend_from_slice(kind.as_bytes());
+    json::text(out, host);
+    out.extend_from_slice(half.as_bytes());
+    out.push(b'"');
+}
+
+fn comma(out: &mut Vec<u8>, first: bool) {
+    if !first {
+        out.push(b',');
     }
+}
 
-    fn balancer(url: &str, health: &Value) -> Value {
-        json!({ "loadBalancer": { "servers": [{ "url": url }], "healthCheck": health } })
-    }
+fn host_rule(out: &mut Vec<u8>, host: &str) {
+    out.extend_from_slice(b"Host(`");
+    json::text(out, host);
+    out.extend_from_slice(b"`)");
+}
 
-    #[test]
-    fn two_nodes_and_a_preferred_one_render_as_specified() {
-        let nodes = [node("n1").at("10.9.0.1").serves("till", 24417), node("n2").at("10.9.0.2").serves("till", 24902)];
-        let mut fleet = fleet(&nodes, &["till"]);
-        fleet.platform_domains = vec!["d.test".parse().unwrap()];
-        let app = json!({ "path": "/.well-known/celld/health", "interval": "10s", "timeout": "3s",
-                          "hostname": "till.d.test" });
-        let api = json!({ "path": "/.well-known/scafo/health", "interval": "10s", "timeout": "3s" });
-        let failover = |key: &str| json!({ "failover": { "service": format!("{key}_local"), "fallback": format!("{key}_peers") } });
-        let expected = json!({ "http": {
-            "routers": {
-                "scafo_till.d.test": {
-                    "rule": "Host(`till.d.test`)", "service": "scafo_till.d.test",
-                    "entryPoints": ["web"], "middlewares": ["scafo_retry"],
-                },
-                "scafo_apideny_d.test": {
-                    "rule": "Host(`d.test`) && (Path(`/v1/storage`) || PathPrefix(`/v1/storage/`) || \
-                             Path(`/v1/ingress/routes`) || PathPrefix(`/v1/ingress/routes/`))",
-                    "service": "noop@internal", "entryPoints": ["web"], "priority": 3,
-                },
-                "scafo_api_d.test": {
-                    "rule": "Host(`d.test`) && !Path(`/v1/storage`) && !PathPrefix(`/v1/storage/`) && \
-                             !Path(`/v1/ingress/routes`) && !PathPrefix(`/v1/ingress/routes/`)",
-                    "service": "scafo_api_d.test", "entryPoints": ["web"], "middlewares": ["scafo_retry"], "priority": 2,
-                },
-            },
-            "services": {
-                "scafo_till.d.test": failover("scafo_till.d.test"),
-                "scafo_till.d.test_local": balancer("http://10.9.0.1:24417", &app),
-                "scafo_till.d.test_peers": balancer("http://10.9.0.2:24902", &app),
-                "scafo_api_d.test": failover("scafo_api_d.test"),
-                "scafo_api_d.test_local": balancer("http://10.9.0.1:7400", &api),
-                "scafo_api_d.test_peers": balancer("http://10.9.0.2:7400", &api),
-            },
-            "middlewares": { "scafo_retry": { "retry": { "attempts": 3 } } },
-        }});
-        assert_eq!(rendered(&fleet, Some("n1")), expected);
-    }
+/// Each denied prefix as itself and as everything below it.
+fn denied(out: &mut Vec<u8>, not: &str, between: &str) {
+    let rules = DENIED.iter().map(|prefix| format!("{not}Path(`{prefix}`){between}{not}PathPrefix(`{prefix}/`)"));
+    out.extend_from_slice(rules.collect::<Vec<_>>().join(between).as_bytes());
+}
 
-    #[test]
-    fn a_wildcard_matches_one_label_below_everything_else() {
-        let mut fleet = fleet(&[node("a").serves("shop", 1)], &["shop"]);
-        fleet.claim("shop", "shop.example", true);
-        let out = rendered(&fleet, None);
-        let router = &out["http"]["routers"]["scafo_wild_shop.example"];
-        assert_eq!(router["rule"], r"HostRegexp(`^[^.]+\.shop\.example$`)");
-        assert_eq!(router["priority"], 1);
-        let health = &out["http"]["services"]["scafo_wild_shop.example"]["loadBalancer"]["healthCheck"];
-        assert_eq!(health["hostname"], "shop.example");
+/// A balancer over all, or, where the preferred node and another one answer, the other ones behind the preferred.
+fn service(
+    out: &mut Vec<u8>,
+    (kind, host): (&str, &str),
+    upstreams: &[Place],
+    preferred: Option<&NodeId>,
+    hostname: Option<&str>,
+) {
+    let is_local = |place: &&Place| Some(&place.machine.id) == preferred;
+    let local = upstreams.iter().filter(is_local).count();
+    if local == 0 || local == upstreams.len() {
+        name(out, kind, host, "");
+        balancer(out, ordered(upstreams, preferred), hostname);
+        return;
     }
+    name(out, kind, host, "");
+    out.extend_from_slice(br#":{"failover":{"service":"#);
+    name(out, kind, host, "_local");
+    out.extend_from_slice(br#","fallback":"#);
+    name(out, kind, host, "_peers");
+    out.extend_from_slice(b"}},");
+    name(out, kind, host, "_local");
+    balancer(out, upstreams.iter().filter(is_local), hostname);
+    out.push(b',');
+    name(out, kind, host, "_peers");
+    balancer(out, upstreams.iter().filter(|place| !is_local(place)), hostname);
+}
 
-    #[test]
-    fn without_a_choice_there_is_one_balancer_in_the_order_of_the_document() {
-        let fleet = fleet(&[node("b").serves("shop", 2), node("a").serves("shop", 1)], &["shop"]);
-        for preferred in [None, Some("nobody")] {
-            let out = rendered(&fleet, preferred);
-            let servers = &out["http"]["services"]["scafo_shop.apps.test"]["loadBalancer"]["servers"];
-            assert_eq!(*servers, json!([{ "url": "http://10.0.0.1:1" }, { "url": "http://10.0.0.1:2" }]));
-        }
+fn balancer<'a>(out: &mut Vec<u8>, places: impl Iterator<Item = &'a Place>, hostname: Option<&str>) {
+    out.extend_from_slice(br#":{"loadBalancer":{"servers":["#);
+    for (index, place) in places.enumerate() {
+        let open: &[u8] = if index == 0 { br#"{"url":"http://"# } else { br#",{"url":"http://"# };
+        out.extend_from_slice(open);
+        json::text(out, &place.machine.host);
+        out.push(b':');
+        json::port(out, place.port);
+        out.extend_from_slice(br#""}"#);
     }
-
-    #[test]
-    fn nothing_to_route_is_an_empty_object_and_no_map_is_ever_empty() {
-        let mut empty = fleet(&[node("a")], &[]);
-        empty.api_public = false;
-        assert_eq!(rendered(&empty, None), json!({}));
-        let only_api = rendered(&fleet(&[node("a")], &[]), None);
-        for map in only_api["http"].as_object().unwrap().values() {
-            assert!(!map.as_object().unwrap().is_empty());
-        }
+    out.extend_from_slice(br#"],"healthCheck":{"path":""#);
+    let path = if hostname.is_some() { APPLICATION_HEALTH } else { API_HEALTH };
+    out.extend_from_slice(path.as_bytes());
+    out.extend_from_slice(br#"","interval":"10s","timeout":"3s""#);
+    if let Some(hostname) = hostname {
+        out.extend_from_slice(br#","hostname":""#);
+        json::text(out, hostname);
+        out.push(b'"');
     }
+    out.extend_from_slice(b"}}}");
 }

@@ -224,6 +224,7 @@ impl Plan<'_> {
             node: self.node.clone(),
             registry_socket: self.dirs.socket(sockets::REGISTRY),
             entry_points: self.config.ingress.entry_points.clone(),
+            tls: self.config.ingress.tls.clone(),
         }
     }
 

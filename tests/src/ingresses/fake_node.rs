@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use scafo_core::id::NodeId;
 use scafo_core::routing::FleetRouting;
-use scafo_routerd::render::{generic, traefik};
+use scafo_core::settings::TraefikTls;
+use scafo_routerd::render::{Attributes, Format, View};
+use scafo_routerd::routes::Routing;
 
 use super::Source;
 use super::http::{Received, Reply, Server};
@@ -37,6 +39,7 @@ pub struct FakeNode {
 #[derive(Debug)]
 struct Shared {
     says: Mutex<Says>,
+    tls: Option<TraefikTls>,
     /// Answers so far.
     polls: AtomicUsize,
 }
@@ -44,7 +47,12 @@ struct Shared {
 impl FakeNode {
     /// A node that has no document yet.
     pub async fn start() -> Self {
-        let shared = Arc::new(Shared { says: Mutex::new(Says::Draining), polls: AtomicUsize::new(0) });
+        Self::with_tls(None).await
+    }
+
+    /// The same, with what its routers say of TLS.
+    pub async fn with_tls(tls: Option<TraefikTls>) -> Self {
+        let shared = Arc::new(Shared { says: Mutex::new(Says::Draining), tls, polls: AtomicUsize::new(0) });
         let answering = Arc::clone(&shared);
         let server = Server::start(move |_, received| answering.answer(&received)).await;
         Self { server, shared }
@@ -86,15 +94,14 @@ impl Shared {
             Says::Half(document) => (document, true),
         };
         let own: NodeId = NODE.parse().expect("a node id");
-        let preferred = (query == "prefer=self").then_some(&own);
-        let routing = preferred.map_or_else(|| document.clone(), |node| generic::preferring(document, node));
-        let body = match path {
-            "/v1/ingress/routes" => generic::to_json(&routing),
-            "/v1/ingress/routes/traefik" => {
-                traefik::to_json(&traefik::render(&routing, &["web".to_owned()], preferred))
-            }
+        let format = match path {
+            "/v1/ingress/routes" => Format::Generic,
+            "/v1/ingress/routes/traefik" => Format::Traefik,
             _ => return reply(404, Vec::new()),
         };
+        let attributes = Attributes::new(&["web".to_owned()], self.tls.as_ref());
+        let view = View { format, prefer: (query == "prefer=self").then_some(&own), attributes: &attributes };
+        let body = view.write(&Routing::of(document).expect("addresses of the test"));
         Reply { media_type: "application/json", cut, ..reply(200, body) }
     }
 }
