@@ -127,6 +127,9 @@ pub struct LastExit {
     pub signal: Option<i32>,
     /// When.
     pub at: Timestamp,
+    /// The end of what it printed, at most 1 KiB, when it ended before it was ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
 }
 
 /// The last pass of the reconcile loop.

@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use scafo_core::problem::ProblemCode;
+use scafo_core::record::Fence;
 use scafo_core::settings::RegistrydSettings;
 use scafo_core::view::Unplaced;
 use scafo_core::{NodeId, Problem, Timestamp};
-use scafo_proto::transport::{Peers, serve, server};
+use scafo_proto::figures::Exposed;
+use scafo_proto::transport::{Peers, channel, serve, server};
 use scafo_store::Bucket;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -25,12 +27,16 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::bootstrap::{NotRegistered, Registered, STATE, register};
 use crate::coordinator::LeaseView;
 use crate::deploy::driver::Deploys;
+use crate::figures::{Counted, Figures};
 use crate::node::disk::Disk;
+use crate::node::parting::Parting;
 use crate::node::pass::Pass;
 use crate::node::wake::Wake;
 use crate::node::world::World;
 use crate::registry::{Clock, Mono, Registry};
-use crate::service::{AdminService, AdministrationService, Door, RegistryService, StorageService, UnderWay};
+use crate::service::{
+    AdminService, AdministrationService, Door, Operations, RegistryService, StorageService, UnderWay,
+};
 use crate::supervisor::Supervisor;
 use crate::tls::{LockKeeper, Locks};
 use crate::{coordinator, deploy, node};
@@ -101,11 +107,16 @@ pub(crate) struct Core {
     /// The JSON of the last snapshot.
     pub(crate) snapshots: watch::Sender<Option<Bytes>>,
     pub(crate) lease: watch::Sender<LeaseView>,
+    /// The fence of this node's last claim. The reconcile loop keeps it and writes it into this node's record.
+    pub(crate) claim: watch::Sender<Fence>,
     /// What this node could not place, while it coordinates.
     pub(crate) unplaced: watch::Sender<Option<Vec<Unplaced>>>,
     pub(crate) deploys: Deploys,
     pub(crate) locks: Locks,
     pub(crate) disk: Disk,
+    pub(crate) operations: Operations,
+    pub(crate) parting: Parting,
+    pub(crate) figures: Figures,
     /// Names this run of the daemon to the supervisor.
     pub(crate) run: String,
     pub(crate) started: Timestamp,
@@ -156,8 +167,11 @@ pub async fn run(
     let registry_service = RegistryService::new(phase.clone(), stop.clone()).into_server();
     let under_way = UnderWay::default();
     let administration = |door| AdministrationService::new(phase.clone(), door, under_way.clone()).into_server();
+    let figures = Figures::default();
+    let collect = figures.collect(phase.clone(), channel(&settings.supervisor_socket));
     let grpc = server()
         .add_service(health.clone())
+        .add_service(Exposed::server(collect))
         .add_service(registry_service)
         .add_service(administration(Door::Api))
         .add_service(StorageService::new(phase.clone()).into_server());
@@ -165,16 +179,18 @@ pub async fn run(
         .add_service(health)
         .add_service(administration(Door::Admin))
         .add_service(AdminService::new(phase.clone()).into_server());
-    for (listener, router) in [(sockets.grpc, grpc), (sockets.admin, admin)] {
+    for (name, listener, router) in [("grpc", sockets.grpc, grpc), ("admin", sockets.admin, admin)] {
         let stop = stop.clone();
         tasks.spawn(async move {
             let stopped = stop.cancelled_owned();
-            serve(listener, Peers::same_user(), router, stopped).await.map_err(Fatal::Socket)
+            serve(listener, Peers::of_socket(name), router, stopped).await.map_err(Fatal::Socket)
         });
     }
+    let counted: Arc<dyn Bucket> = Arc::new(Counted::new(bucket, figures.clone()));
+    let counted = (counted, figures);
     let mut work = JoinSet::new();
     let worker = stop.clone();
-    work.spawn(async move { start_and_work(settings, bucket, clock, phases, &reporter, worker).await });
+    work.spawn(async move { start_and_work(settings, counted, clock, phases, &reporter, worker).await });
     let end = tokio::select! {
         biased;
         () = shutdown => Ok(()),
@@ -197,7 +213,7 @@ pub async fn run(
 /// Registers, however long the bucket takes to answer, then works until a part ends.
 async fn start_and_work(
     settings: RegistrydSettings,
-    bucket: Arc<dyn Bucket>,
+    (bucket, figures): (Arc<dyn Bucket>, Figures),
     clock: Arc<dyn Clock>,
     phases: watch::Sender<Phase>,
     reporter: &HealthReporter,
@@ -218,10 +234,14 @@ async fn start_and_work(
         worlds: watch::Sender::new(Arc::new(World::unseen())),
         snapshots: watch::Sender::new(None),
         lease: watch::Sender::new(LeaseView::default()),
+        claim: watch::Sender::new(Fence::default()),
         unplaced: watch::Sender::new(None),
         deploys,
         locks,
         disk: Disk::File(settings.dir.join(STATE)),
+        operations: Operations::resume(&settings.dir).await,
+        parting: Parting::new(),
+        figures,
         run: format!("{:016x}", rand::random::<u64>()),
         started,
         registry,
@@ -346,6 +366,7 @@ pub(crate) mod testing {
             local_only: false,
             drain_timeout: RegistrydSettings::drain_timeout(),
             observe_retention: RegistrydSettings::observe_retention(),
+            storage_value_bytes: RegistrydSettings::storage_value_bytes(),
         }
     }
 
@@ -374,10 +395,14 @@ pub(crate) mod testing {
             worlds: watch::Sender::new(Arc::new(World::unseen())),
             snapshots: watch::Sender::new(None),
             lease: watch::Sender::new(LeaseView::default()),
+            claim: watch::Sender::new(Fence::default()),
             unplaced: watch::Sender::new(None),
             deploys: Deploys::new().0,
             locks: LockKeeper::new(&registry, settings.node.id.clone()).1,
             disk,
+            operations: Operations::in_memory(),
+            parting: Parting::new(),
+            figures: Figures::default(),
             run: "run".into(),
             started: registry.clock().wall(),
             registry,

@@ -49,9 +49,13 @@ impl Supervisor {
         &self,
         run: &str,
         pass: u64,
-        applications: impl Iterator<Item = &ApplicationName>,
+        applications: impl Iterator<Item = (&ApplicationName, &Option<DeployId>)>,
     ) -> Result<(), Problem> {
-        let processes = applications.map(|name| DesiredProcess { application: name.to_string() }).collect();
+        let process = |(name, deploy): (&ApplicationName, &Option<DeployId>)| DesiredProcess {
+            application: name.to_string(),
+            deploy: deploy.as_ref().map(ToString::to_string).unwrap_or_default(),
+        };
+        let processes = applications.map(process).collect();
         let request = ApplyProcessesRequest { pass, run: run.to_owned(), processes };
         let answer = tokio::time::timeout(QUICK, self.0.clone().apply_processes(within(QUICK, request))).await;
         flat(answer).map(drop).map_err(|status| to_problem(&status))

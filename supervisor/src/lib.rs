@@ -6,10 +6,13 @@
 
 mod api;
 mod celld;
+mod confine;
 mod daemon;
 mod deploy;
+mod ending;
 mod http;
 mod job;
+mod leave;
 mod manager;
 mod node;
 mod run;

@@ -1,5 +1,6 @@
 //! Running a node: start, announce, watch, and end in order.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use scafo_core::config::Config;
@@ -10,26 +11,26 @@ use sd_notify::NotifyState;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{EXIT_REFUSED, Ended, Error, OnReady, Options};
-use crate::celld::{Fleet, Stop};
-use crate::daemon::{Group, Handles, Name, Order};
+use crate::api::{EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options};
+use crate::celld::Fleet;
+use crate::daemon::{Group, Handles, Name};
+use crate::ending::Ending;
+use crate::leave::Leave;
 use crate::manager::{self, Parting};
 use crate::node::{Facts, Node, write_node_file};
 use crate::service::Service;
 use crate::signals::Signals;
+use crate::spawn::proc;
 use crate::state::Dirs;
 
 /// When a daemon that is not ready yet is named for the first time…
 const FIRST_COMPLAINT: Duration = Duration::from_secs(5);
 /// …and again.
 const COMPLAINTS: Duration = Duration::from_secs(30);
-/// How long open requests may take to end when the applications serve on: new ones wait for the next supervisor meanwhile.
-const RESTART_GRACE: Duration = Duration::from_secs(5);
-
 /// Runs a node until it is asked to end (SIGTERM, SIGINT; SIGHUP too in development). The caller makes the runtime and the log.
 ///
-/// Asked to, it lets the servers finish their requests, then drains the applications, then ends the rest. Asked a second time it
-/// kills what is still there. A service manager that restarts the node, or starts it again after a failure, finds the
+/// Asked to, it leaves the routes and holds what other nodes serve too, lets the servers finish their requests, drains the
+/// applications, and ends the rest. Asked a second time it kills what is still there. A service manager that restarts the node, or starts it again after a failure, finds the
 /// applications serving: then they are left alone and taken over.
 ///
 /// # Errors
@@ -41,14 +42,16 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         () = signals.stop() => return Ok(Ended::Stopped),
         node = Node::prepare(&config, &options) => node?,
     };
-    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint } = node;
+    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, registryd } = node;
     let served = CancellationToken::new();
-    let mut server = serve(service, supervisor_socket, served.clone())?;
+    let known = Arc::new(OnceLock::<Handles>::new());
+    let mut server = serve(service, supervisor_socket, callers(registryd, Arc::clone(&known)), served.clone())?;
     // Ends with this function.
     let mut talking = JoinSet::new();
     talking.spawn(feed_watchdog());
     let mut daemons = Group::start(daemons, &spawner);
     let handles = daemons.handles();
+    let handles = known.get_or_init(|| handles).clone();
     let outcome = {
         let announcing = announce(&dirs, &facts, &handles, &fleet, options.on_ready);
         tokio::select! {
@@ -65,30 +68,12 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         Ok(()) => tracing::info!(?parting, "stopping"),
         Err(error) => tracing::error!(%error, ?parting, "stopping"),
     }
-    let in_order = async {
-        stop_front(&mut daemons, &handles, parting).await;
-        match parting {
-            Parting::Stop => drop(tokio::join!(fleet.stop(Stop::Drained), deploys.stop())),
-            Parting::Leave => deploys.stop().await,
-        }
-        daemons.stop(&[Name::Routerd]).await;
-        daemons.stop(&[Name::Registryd]).await;
-        daemons.stop(&[Name::Bucketd]).await;
-    };
-    tokio::pin!(in_order);
-    let ended = tokio::select! {
-        biased;
-        () = &mut in_order => Ended::Stopped,
-        () = signals.stop() => {
-            tracing::warn!("asked again: killing what is still there");
-            handles.kill_all();
-            match parting {
-                Parting::Stop => drop(tokio::join!(in_order, fleet.stop(Stop::Killed))),
-                Parting::Leave => in_order.await,
-            }
-            Ended::Hurried
-        }
-    };
+    // The embedded store serves one node only, and one that was not ready yet is in no document of this run.
+    let others = config.bucket.is_some() && outcome.is_ok() && dirs.state.join(NODE_FILE).exists();
+    let leave = others.then(|| Leave::new(&dirs, handles.clone(), config.ingress.hold));
+    let ending =
+        Ending { daemons: &mut daemons, handles: &handles, fleet: &fleet, deploys: &deploys, parting, leave };
+    let ended = ending.end(&mut signals).await;
     served.cancel();
     while server.join_next().await.is_some() {}
     if parting == Parting::Leave {
@@ -108,20 +93,25 @@ async fn parting(error: Option<&Error>) -> Parting {
     }
 }
 
-async fn stop_front(daemons: &mut Group, handles: &Handles, parting: Parting) {
-    const FRONT: [Name; 2] = [Name::Apiserver, Name::Ingressd];
-    let grace = if parting == Parting::Leave { RESTART_GRACE } else { Duration::MAX };
-    if tokio::time::timeout(grace, daemons.stop(&FRONT)).await.is_err() {
-        FRONT.iter().for_each(|name| handles.order(*name, Order::Kill));
-        daemons.stop(&FRONT).await;
+type Served = Result<(), tonic::transport::Error>;
+
+/// Who may call the supervisor: registryd. Where all daemons are one user, they are told apart by their processes; whoever that user
+/// starts by himself may do all that the node may.
+fn callers(registryd: Option<u32>, daemons: Arc<OnceLock<Handles>>) -> Peers {
+    match registryd {
+        Some(uid) => Peers::users([uid]),
+        None => Peers::same_user().but_not(move |pid| {
+            let pid = u32::try_from(pid).unwrap_or(0);
+            let registryd = daemons.get().and_then(|daemons| daemons.pid(Name::Registryd));
+            proc::parent(pid) == Some(std::process::id()) && registryd != Some(pid)
+        }),
     }
 }
-
-type Served = Result<(), tonic::transport::Error>;
 
 fn serve(
     service: Service,
     socket: std::os::unix::net::UnixListener,
+    peers: Peers,
     stopped: CancellationToken,
 ) -> Result<JoinSet<Served>, Error> {
     let listener = tokio::net::UnixListener::from_std(socket)
@@ -131,7 +121,7 @@ fn serve(
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<SupervisorServer<Service>>().await;
         let router = transport::server().add_service(health_service).add_service(SupervisorServer::new(service));
-        transport::serve(listener, Peers::same_user(), router, stopped.cancelled()).await
+        transport::serve(listener, peers, router, stopped.cancelled()).await
     });
     Ok(server)
 }

@@ -1,6 +1,6 @@
 //! `scafo.supervisor.v1`: what registryd asks of us. Each call checks what came, then hands it to the one that does it.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -44,8 +44,12 @@ impl Supervisor for Service {
             let detail = format!("a node runs at most {MAX_PROCESSES} applications");
             return Err(to_status(&Problem::new(ProblemCode::ResourceLimit, detail)));
         }
-        let parse = |process: scafo_proto::supervisor::DesiredProcess| process.application.parse();
-        let desired: Result<BTreeSet<ApplicationName>, Problem> = request.processes.into_iter().map(parse).collect();
+        let parse = |process: scafo_proto::supervisor::DesiredProcess| {
+            let deploy = Some(process.deploy).filter(|deploy| !deploy.is_empty());
+            process.application.parse().map(|application| (application, deploy))
+        };
+        let desired: Result<BTreeMap<ApplicationName, Option<String>>, Problem> =
+            request.processes.into_iter().map(parse).collect();
         let applied = desired.and_then(|desired| self.fleet.apply(&request.run, request.pass, &desired));
         applied.map(|()| Response::new(ApplyProcessesResponse {})).map_err(|problem| to_status(&problem))
     }

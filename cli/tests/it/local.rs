@@ -10,8 +10,8 @@ use scafo_core::{Problem, ProblemCode, Timestamp};
 use scafo_proto::registry::admin_server::{Admin, AdminServer};
 use scafo_proto::registry::administration_server::AdministrationServer;
 use scafo_proto::registry::{
-    Chunk, DrainNodeRequest, InitOperatorRequest, InitOperatorResponse, ListNodesRequest, NodeReply, RemoveNodeReply,
-    RemoveNodeRequest, UndrainNodeRequest,
+    Chunk, DrainNodeRequest, InitOperatorRequest, InitOperatorResponse, ListNodesRequest, NodeReply, PrepareStopReply,
+    PrepareStopRequest, RemoveNodeReply, RemoveNodeRequest, UndrainNodeRequest,
 };
 use scafo_proto::status::to_status;
 use scafo_proto::transport::{self, Peers};
@@ -50,6 +50,10 @@ impl Admin for Registry {
 
     async fn remove_node(&self, request: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeReply>, Status> {
         self.nodes.remove(&request.into_inner())
+    }
+
+    async fn prepare_stop(&self, _: Request<PrepareStopRequest>) -> Result<Response<PrepareStopReply>, Status> {
+        Ok(Response::new(PrepareStopReply::default()))
     }
 
     async fn init_operator(

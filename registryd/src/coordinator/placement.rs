@@ -20,6 +20,8 @@ pub(crate) struct Candidate {
     pub(crate) live: bool,
     /// It wants to go: nothing new for it, what it serves stays until it is elsewhere.
     pub(crate) leaving: bool,
+    /// It has left the documents and ends what it runs.
+    pub(crate) out: bool,
     /// What it runs of the application in question.
     pub(crate) serves: Serves,
 }
@@ -145,17 +147,20 @@ fn leaver<'a>(
     ideal: &Ideal,
     surplus: &[&'a Candidate],
 ) -> Option<&'a NodeId> {
-    // One at a time: the one that left last still runs.
-    let lingers = |node: &&Candidate| {
-        node.live && node.serves != Serves::Nothing && !current.contains(&node.id) && !ideal.nodes.contains(&node.id)
-    };
-    if nodes.iter().find(lingers).is_some() {
+    if nodes.iter().any(|node| ends(node, current, ideal)) {
         return None;
     }
     // A leaving node stays in the placement until its process is gone; that it does by itself.
     let first = surplus.iter().find(|node| !node.leaving)?;
     let spare = !wish.published || hopeless(wish, ideal, surplus) || others_serve(ideal, current, nodes, &first.id);
     spare.then_some(&first.id)
+}
+
+/// Whether a node ends its process of the application: it goes, or is placed there no longer. Nobody follows it before it has:
+/// nodes of one application leave one at a time.
+fn ends(node: &Candidate, current: &[NodeId], ideal: &Ideal) -> bool {
+    let placed = current.contains(&node.id) || ideal.nodes.contains(&node.id);
+    node.live && node.serves != Serves::Nothing && (node.out || !placed)
 }
 
 /// Whether as many others as there can be serve what was published, at least one.
@@ -174,7 +179,8 @@ pub(crate) fn dispensable(wish: &Wish<'_>, current: &[NodeId], nodes: &[Candidat
     let ideal = ideal(wish, nodes);
     // Nothing satisfies the selector, this node neither: then the selector wins over serving.
     let unwanted = || ideal.nodes.is_empty() && nodes.iter().any(|it| it.id == *leaving && !it.matches(wish.selector));
-    !wish.published || others_serve(&ideal, current, nodes, leaving) || unwanted()
+    let follows = || nodes.iter().any(|node| node.id != *leaving && ends(node, current, &ideal));
+    !wish.published || (!follows() && (others_serve(&ideal, current, nodes, leaving) || unwanted()))
 }
 
 /// The surplus breaks the selector and nothing satisfies it: then the selector wins over serving.
@@ -199,7 +205,7 @@ mod tests {
     }
 
     fn node(text: &str) -> Candidate {
-        Candidate { id: id(text), labels: BTreeMap::new(), live: true, leaving: false, serves: Serves::Nothing }
+        Candidate { id: id(text), labels: BTreeMap::new(), live: true, leaving: false, out: false, serves: Serves::Nothing }
     }
 
     fn labelled(text: &str, region: &str) -> Candidate {
@@ -226,6 +232,13 @@ mod tests {
         assert!(ask(count(9), true, None, &["a", "b", "c"], &[a.clone(), ready("b"), ready("c")]));
         assert!(ask(one, false, None, &["a"], std::slice::from_ref(&a)), "nothing was published yet");
         assert!(ask(one, true, Some(&eu), &["a"], std::slice::from_ref(&a)), "nobody is wanted there");
+        let gone = |text| Candidate { leaving: true, out: true, ..ready(text) };
+        assert!(!ask(one, true, None, &["a", "b", "c"], &[a.clone(), ready("b"), gone("c")]), "`c` goes first");
+        assert!(!ask(one, true, None, &["a", "b"], &[a.clone(), ready("b"), ready("c")]), "`c` is still to end");
+        let ended = Candidate { serves: Serves::Nothing, ..gone("c") };
+        assert!(ask(one, true, None, &["a", "b", "c"], &[a.clone(), ready("b"), ended]));
+        let dead = Candidate { live: false, ..gone("c") };
+        assert!(ask(one, true, None, &["a", "b", "c"], &[a.clone(), ready("b"), dead]));
     }
 
     fn count(replicas: u32) -> Replicas {

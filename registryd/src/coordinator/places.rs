@@ -210,6 +210,7 @@ fn candidates(
         labels: node.record.labels.clone(),
         live: node.live,
         leaving: node.record.leaving || node.record.draining,
+        out: node.record.draining,
         serves: serves(&node.record.id),
     };
     world.nodes.values().map(candidate).collect()

@@ -25,7 +25,14 @@ type Run = (usize, u64);
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) violations: Vec<String>,
+    /// Who had the record of the lease under each fence. Nobody twice, until the record is lost.
     fences: BTreeMap<Fence, Run>,
+    /// Who coordinated or placed under each fence. Nobody twice, ever.
+    acted: BTreeMap<Fence, Run>,
+    /// Every body of the lease that has landed: what an old copy of it can be.
+    pub(super) leases: Vec<Bytes>,
+    /// When the record of the lease was last lost or replaced by a copy.
+    tampered: Option<Instant>,
     identities: BTreeMap<String, IdentityReservation>,
     stale: Vec<Stale>,
     /// The highest number that each writer was told was written, by application.
@@ -69,10 +76,11 @@ impl Ledger {
     pub(super) async fn landed(sim: &Sim, run: Run, key: &str, body: &Bytes, before: Option<Before>) {
         if key == key::LEASE {
             let lease: CoordinatorLease = serde_json::from_slice(body).unwrap();
+            sim.ledger().leases.push(body.clone());
             sim.ledger().lease(sim, run, &lease);
         } else if let Some(before) = before {
             let placement: PlacementRecord = serde_json::from_slice(body).unwrap();
-            sim.ledger().placement(sim, run, &placement, &before);
+            sim.ledger().placement(sim, &placement, &before);
         } else if key.starts_with(prefix::IDENTITIES) {
             let identity: IdentityReservation = serde_json::from_slice(body).unwrap();
             sim.ledger().identity(key, identity);
@@ -87,6 +95,9 @@ impl Ledger {
     }
 
     fn lease(&mut self, sim: &Sim, run: Run, lease: &CoordinatorLease) {
+        if self.tampered.is_some() {
+            return;
+        }
         let highest = self.fences.keys().next_back().copied().unwrap_or_default();
         match self.fences.get(&lease.fence) {
             Some(owner) if *owner == run => {}
@@ -96,23 +107,32 @@ impl Ledger {
             None if lease.fence <= highest => {
                 self.violated(format!("{:?}: fence {} comes after {}", sim.elapsed(), lease.fence.0, highest.0));
             }
-            None => {
-                self.terms += 1;
-                self.fences.insert(lease.fence, run);
-            }
+            None => drop(self.fences.insert(lease.fence, run)),
         }
     }
 
-    fn placement(&mut self, sim: &Sim, run: Run, record: &PlacementRecord, before: &Before) {
-        self.placements += 1;
-        if self.fences.get(&record.fence) != Some(&run) {
-            let owner = self.fences.get(&record.fence);
-            self.violated(format!(
-                "{:?}: {run:?} placed under fence {}, which is {owner:?}'s",
-                sim.elapsed(),
-                record.fence.0
-            ));
+    /// This run coordinates under this fence, or sends a write under it.
+    pub(super) fn acts(&mut self, sim: &Sim, run: Run, fence: Fence) {
+        let first = *self.acted.entry(fence).or_insert_with(|| {
+            self.terms += 1;
+            run
+        });
+        if first != run {
+            self.violated(format!("{:?}: {run:?} acts under fence {}, which is {first:?}'s", sim.elapsed(), fence.0));
         }
+        let owner = self.fences.get(&fence);
+        if self.tampered.is_none() && owner != Some(&run) {
+            self.violated(format!("{:?}: {run:?} acts under fence {} and {owner:?} has it", sim.elapsed(), fence.0));
+        }
+    }
+
+    /// The record of the lease is gone, or an old copy stands in its place.
+    pub(super) fn tampered(&mut self) {
+        self.tampered = Some(Instant::now());
+    }
+
+    fn placement(&mut self, sim: &Sim, record: &PlacementRecord, before: &Before) {
+        self.placements += 1;
         for (machine, seen) in before.0.iter().enumerate() {
             if *seen > record.fence {
                 self.stale_landings += 1;
@@ -133,13 +153,21 @@ impl Ledger {
 
 /// What holds at every moment.
 pub(super) fn moment(sim: &Sim) {
-    let cores: Vec<_> = sim.machines.iter().map(|machine| machine.core.lock().unwrap().clone()).collect();
-    let holders: Vec<&str> = cores.iter().flatten().filter(|core| leads(core)).map(|core| id(core)).collect();
+    let now = Instant::now();
     let mut ledger = sim.ledger();
-    if holders.len() > 1 {
+    let mut holders = Vec::new();
+    for (index, machine) in sim.machines.iter().enumerate() {
+        let Some(life) = machine.life.lock().unwrap().clone() else { continue };
+        let lead = life.core.lease.borrow().lead.clone();
+        let Some(lead) = lead.filter(|lead| life.core.mono() < lead.lapses) else { continue };
+        ledger.acts(sim, (index, life.run), lead.fence);
+        holders.push(index);
+    }
+    // Who holds the lease when its record is lost may not know for what is left of its life.
+    let blinded = ledger.tampered.is_some_and(|at| now < at + sim.ttl);
+    if holders.len() > 1 && !blinded {
         ledger.violated(format!("{:?}: {holders:?} coordinate at once", sim.elapsed()));
     }
-    let now = Instant::now();
     ledger.stale.retain(|stale| now < stale.until);
     let in_force = |stale: &&Stale| {
         let disk = sim.machines[stale.machine].disk.lock().unwrap();
@@ -192,7 +220,7 @@ pub(super) async fn placements(sim: &Sim) -> BTreeMap<ApplicationName, Vec<NodeI
 /// # Errors
 /// What is not as it should be yet.
 pub(super) async fn at_rest(sim: &Sim, nodes: &[usize]) -> Result<(), String> {
-    let cores: Vec<_> = nodes.iter().map(|node| sim.machines[*node].core.lock().unwrap().clone()).collect();
+    let cores: Vec<_> = nodes.iter().map(|node| sim.machines[*node].core()).collect();
     let cores: Vec<_> = cores.into_iter().collect::<Option<_>>().ok_or("a node is down")?;
     let leaders = cores.iter().filter(|core| leads(core)).count();
     if leaders != 1 {
@@ -204,6 +232,7 @@ pub(super) async fn at_rest(sim: &Sim, nodes: &[usize]) -> Result<(), String> {
         labels: core.settings.node.labels.clone(),
         live: true,
         leaving: records.iter().any(|record| record.id == core.settings.node.id && record.leaving),
+        out: false,
         serves: Serves::Nothing,
     };
     let candidates: Vec<Candidate> = cores.iter().map(candidate).collect();

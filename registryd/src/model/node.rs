@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::sim::{Process, Sim};
+use super::sim::{Life, Process, Sim};
 use crate::daemon::testing::{core_on, settings};
-use crate::daemon::{Core, Fatal};
+use crate::daemon::Fatal;
 use crate::node::adoption::Reloaded;
 use crate::node::apply::Desired;
 use crate::node::disk::Disk;
@@ -43,7 +43,7 @@ pub(super) async fn keep_alive(sim: Arc<Sim>, machine: usize) {
             }
         }
         life.shutdown().await;
-        *sim.machines[machine].core.lock().unwrap() = None;
+        *sim.machines[machine].life.lock().unwrap() = None;
         // Half of the deaths take the whole computer along, and with it what ran there.
         if sim.dice().chance(50) {
             sim.machines[machine].processes.lock().unwrap().clear();
@@ -72,7 +72,7 @@ async fn live(sim: Arc<Sim>, machine: usize) -> Fatal {
     let reloading = Arc::clone(&sim);
     let supervisor = Supervisor::answering(move |name| reload(&reloading, machine, name));
     let (core, asked) = core_on(settings, registry, Disk::Memory(Arc::clone(&it.disk)), supervisor);
-    *it.core.lock().unwrap() = Some(Arc::clone(&core));
+    *it.life.lock().unwrap() = Some(Life { run, core: Arc::clone(&core) });
     let (desired, wanted) = watch::channel(None);
     let (reports, statuses) = watch::channel(None);
     let mut parts: JoinSet<Fatal> = JoinSet::new();
@@ -105,8 +105,8 @@ async fn supervise(
             let now = Instant::now();
             let ready_in = || sim.dice().millis(200, 3_000);
             if let Some(set) = set {
-                processes.retain(|name, _| set.contains(name));
-                for name in set.iter() {
+                processes.retain(|name, _| set.contains_key(name));
+                for name in set.keys() {
                     processes.entry(name.clone()).or_insert_with(|| begin(&sim, name, now + ready_in()));
                 }
             }
@@ -161,9 +161,4 @@ fn begin(sim: &Sim, application: &ApplicationName, ready: Instant) -> Process {
         adopted: false,
     };
     Process { status, ready }
-}
-
-/// The daemon's parts on a machine, once they are up.
-pub(super) fn core(sim: &Sim, machine: usize) -> Option<Arc<Core>> {
-    sim.machines[machine].core.lock().unwrap().clone()
 }

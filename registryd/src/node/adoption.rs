@@ -324,7 +324,7 @@ mod tests {
         let target = published(1, "v1");
         let ended = |at: i64, code: i32| ProcessStatus {
             pid: None,
-            last_exit: Some(LastExit { code: Some(code), signal: None, at: Timestamp::from_millis(at) }),
+            last_exit: Some(LastExit { code: Some(code), signal: None, at: Timestamp::from_millis(at), said: None }),
             ..process(1, ProcessState::BackingOff, None)
         };
         let again = |pid: u32, state: ProcessState, serves: Option<&str>, before: &ProcessStatus| ProcessStatus {

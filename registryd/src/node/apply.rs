@@ -1,10 +1,10 @@
 //! From the reconcile loop to the supervisor: the whole set of processes, with a number that only grows.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use scafo_core::ApplicationName;
+use scafo_core::{ApplicationName, DeployId};
 use tokio::sync::watch;
 
 use crate::daemon::{Core, Fatal};
@@ -12,8 +12,8 @@ use crate::daemon::{Core, Fatal};
 /// After a call that failed: the supervisor is on this machine, and a start of it takes about as long.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The applications that shall run here; nothing before the first look.
-pub(crate) type Desired = Option<Arc<BTreeSet<ApplicationName>>>;
+/// The applications that shall run here, each with the deploy that was published last; nothing before the first look.
+pub(crate) type Desired = Option<Arc<BTreeMap<ApplicationName, Option<DeployId>>>>;
 
 /// Tells the supervisor what shall run: on each change, and again every `interval`, because a supervisor that started anew
 /// knows nothing.

@@ -22,6 +22,8 @@ const NAMED_MAX: usize = 100;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leaving {
     asked: Option<Asked>,
+    /// This run of the node is being stopped, whatever else was asked.
+    stopping: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,9 +80,14 @@ impl Leaving {
         self.asked = Some(asked);
     }
 
+    /// Goes now, asked to leave or not: the node is being stopped.
+    pub(crate) const fn stop(&mut self) {
+        self.stopping = true;
+    }
+
     /// Whether this node is out of the documents and stops what it runs.
     pub(crate) fn is_out(&self) -> bool {
-        self.asked.as_ref().is_some_and(Asked::is_out)
+        self.stopping || self.asked.as_ref().is_some_and(Asked::is_out)
     }
 
     /// When [`Leaving::look`] is to be called again although nothing moved.
@@ -92,11 +99,11 @@ impl Leaving {
     /// that one.
     pub(crate) fn write(&self, record: &mut NodeRecord) {
         if !record.leaving {
-            record.draining = false;
+            record.draining = self.stopping;
             return;
         }
+        record.draining |= self.is_out();
         let Some(asked) = &self.asked else { return };
-        record.draining |= asked.is_out();
         if let Some(drain) = record.drain.as_mut().filter(|drain| drain.id == asked.id) {
             drain.state = asked.state;
             drain.waits_for.clone_from(&asked.waits_for);
@@ -219,6 +226,19 @@ mod tests {
         let mut newer = record(Some(order("y", false)));
         leaving.write(&mut newer);
         assert_eq!(newer, record(Some(order("y", false))));
+    }
+
+    #[test]
+    fn a_node_that_is_stopped_is_out_at_once_and_stays_so() {
+        let (mut leaving, nobody) = (Leaving::default(), record(None));
+        look(&mut leaving, &nobody, &[], true, 0);
+        leaving.stop();
+        assert!(leaving.is_out() && leaving.is_news(&nobody));
+        assert_eq!(state(&look(&mut leaving, &nobody, &["shop"], true, 1)), (true, None));
+        // A drain that waits goes on waiting, out of the documents.
+        let asked = record(Some(order("x", false)));
+        assert_eq!(state(&look(&mut leaving, &asked, &["shop"], true, 2)), (true, Some(DrainState::Waiting)));
+        assert_eq!(state(&look(&mut leaving, &nobody, &[], true, 3)), (true, None));
     }
 
     #[test]

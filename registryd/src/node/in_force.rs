@@ -27,7 +27,7 @@ pub(crate) struct Kept {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LeaseSeen {
     pub(crate) fence: Fence,
-    /// Counts the bodies of the lease that this node has seen.
+    /// Counts the bodies of the lease that this node has seen, except for copies from before the highest fence.
     pub(crate) bodies: u64,
 }
 
@@ -99,6 +99,11 @@ impl InForce {
         self.kept.fence = highest;
         self.kept.placements = placements;
         self.kept != before
+    }
+
+    /// This node claims `fence`: whatever changes under a lower one is late. To be kept before anything is done under it.
+    pub(crate) fn claim(&mut self, fence: Fence) {
+        self.kept.fence = self.kept.fence.max(fence);
     }
 
     pub(crate) const fn kept(&self) -> &Kept {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scafo_core::record::{NodeRecord, Serving, to_bytes};
+use scafo_core::record::{Fence, NodeRecord, Serving, to_bytes};
 use scafo_core::view::{ProcessStatus, ReconcileStatus};
 use scafo_core::{ApplicationName, DeployId, NodeId, Problem, ProblemCode, Timestamp, key};
 use scafo_store::{Condition, Put, PutOptions};
@@ -17,12 +17,13 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::adoption::{Adopting, Reloaded, Report};
 use super::apply::Desired;
-use super::desired::{Standing, Wanted, desired, next_end};
+use super::desired::{Standing, Terms, Wanted, after_others, desired, next_end};
 use super::drain::{Leaving, Situation};
 use super::in_force::InForce;
+use super::parting::{Out, Stopping};
 use super::publish::Publisher;
 use super::records::{HintDue, Order, Records};
-use super::serving::fold;
+use super::serving::{fold, withdraws};
 use super::wake::Asked;
 use super::world::{Shown, World};
 use crate::coordinator::places::held_up_by;
@@ -34,6 +35,8 @@ use crate::registry::{Intent, Mono, Stored};
 const RETRY: Duration = Duration::from_secs(1);
 /// How long one write of the node's record is tried before its content is decided anew.
 const WRITE: Duration = Duration::from_secs(10);
+/// How long a hint may take that a process is no longer offered: longer than hints are held together (1 s).
+const HINT: Duration = Duration::from_secs(2);
 
 struct Looked {
     records: Records,
@@ -51,6 +54,11 @@ struct Wrote {
 pub(crate) struct Pass {
     core: Arc<Core>,
     asked: watch::Receiver<Asked>,
+    claim: watch::Receiver<Fence>,
+    /// The fence of this node's last claim, once it is on disk.
+    claimed: Fence,
+    stop_asked: watch::Receiver<bool>,
+    stopping: Option<Stopping>,
     statuses: watch::Receiver<Option<Vec<ProcessStatus>>>,
     desired: watch::Sender<Desired>,
     /// Away while a look is under way.
@@ -96,6 +104,10 @@ impl Pass {
         let before = own.serving.iter().map(|serving| (serving.application.clone(), serving.clone())).collect();
         Self {
             asked,
+            claim: core.claim.subscribe(),
+            claimed: Fence::default(),
+            stop_asked: core.parting.asked(),
+            stopping: None,
             statuses,
             desired,
             records: Some(records),
@@ -150,6 +162,11 @@ impl Pass {
                 }
             }
             changed = self.statuses.changed() => changed.map_err(|_| Fatal::ended("the watch on the processes"))?,
+            changed = self.stop_asked.changed() => changed.map_err(|_| Fatal::ended("the handle that stops the node"))?,
+            changed = self.claim.changed() => {
+                changed.map_err(|_| Fatal::ended("the handle that claims a fence"))?;
+                self.claim().await?;
+            }
             changed = self.asked.changed() => changed.map_err(|_| Fatal::ended("the handle that asks for passes"))?,
             () = clock.sleep_until(due) => {}
         }
@@ -206,6 +223,7 @@ impl Pass {
             error: error.map(|problem| problem.detail),
             store_requests: self.core.registry.requests(),
         };
+        self.core.figures.passed(&status);
         self.publisher.looked(&records, asked, status);
         self.records = Some(records);
         Ok(())
@@ -242,6 +260,15 @@ impl Pass {
         Ok(())
     }
 
+    /// Takes a claim in: on disk first, then in the record.
+    async fn claim(&mut self) -> Result<(), Fatal> {
+        let fence = *self.claim.borrow_and_update();
+        self.in_force.claim(fence);
+        self.core.disk.keep(self.in_force.kept()).await?;
+        self.claimed = fence;
+        Ok(())
+    }
+
     /// Starts a write of the node's record when it says something new or the heartbeat is due.
     fn start_write(&mut self) {
         let now = self.core.mono();
@@ -255,6 +282,7 @@ impl Pass {
         let id = self.own.id.clone();
         // A bare heartbeat goes over what this loop wrote last, without a look before.
         let over = self.stored.take().filter(|_| !news);
+        let withdraws = withdraws(&self.own, &self.as_it_is());
         self.writes.spawn(async move {
             let heartbeat_at = core.registry.clock().wall();
             let mutate = |node: &mut NodeRecord| {
@@ -265,13 +293,17 @@ impl Pass {
                 Ok(())
             };
             let outcome = write_own(&core, &id, over, mutate).await;
+            // A hold counts from when the others can know. Without the hint they find it later; holding for ever helps nobody.
+            if withdraws && outcome.is_ok() && core.registry.flush_hints(HINT).await.is_err() {
+                tracing::warn!("the change hint did not go out: other nodes may send requests here for longer");
+            }
             Wrote { outcome, began: now }
         });
     }
 
     /// Whether this node has more to say than that it lives.
     fn has_news(&self) -> bool {
-        self.serving != self.own.serving || self.leaving.is_news(&self.own)
+        self.serving != self.own.serving || self.leaving.is_news(&self.own) || self.claimed > self.own.fence
     }
 
     fn wrote(&mut self, wrote: Wrote) -> Result<(), Fatal> {
@@ -281,6 +313,9 @@ impl Pass {
                 self.own.clone_from(&stored.record);
                 self.stored = Some(stored);
                 self.next_heartbeat = wrote.began.after(self.core.settings.heartbeat.get());
+                if let Some(stopping) = self.stopping.as_ref().filter(|_| self.own.draining) {
+                    self.core.parting.is_out(Out { since: self.wrote, held: stopping.held });
+                }
                 Ok(())
             }
             Err(problem) if problem.code == ProblemCode::NotFound => Err(Fatal::removed(&self.own.id)),
@@ -310,7 +345,7 @@ impl Pass {
             }
             due = due.min(self.retry.map_or(look, |retry| retry.max(look)));
         }
-        let holds = self.wanted.as_ref().and_then(next_end).into_iter().chain(self.leaving.due());
+        let holds = self.wanted.as_ref().and_then(|wanted| next_end(wanted, self.core.mono())).into_iter().chain(self.leaving.due());
         let reloads = self.adopting.values().filter_map(Adopting::due).filter(|at| *at > self.core.mono()).min();
         holds.chain(reloads).fold(due, Mono::min)
     }
@@ -328,6 +363,11 @@ impl Pass {
             self.core.worlds.send_replace(Arc::new(self.publisher.world(own, &self.in_force, &[])));
             return;
         };
+        if self.stopping.is_none() && *self.stop_asked.borrow_and_update() {
+            let (world, hold) = (self.core.worlds.borrow().clone(), self.core.settings.ingress_hold.get());
+            self.stopping = Some(Stopping::begin(&world, &self.own.id, hold));
+            self.leaving.stop();
+        }
         let world = self.decide(&shown, &statuses);
         let out = self.leaving.is_out();
         let held_up_by = if self.own.leaving { held_up_by(&world, &self.own.id) } else { Vec::new() };
@@ -360,20 +400,40 @@ impl Pass {
             .wanted
             .take()
             .unwrap_or_else(|| statuses.iter().map(|status| (status.application.clone(), Wanted::Placed)).collect());
-        let wanted = desired(&standings, &was, now, self.core.settings.ingress_hold.get());
+        let wanted = self.wanted_of(&standings, &was, shown, now);
         let reports = self.adopt(shown, &wanted, statuses, now);
         self.serving = fold(statuses, &wanted, &reports);
-        let names: BTreeSet<ApplicationName> = wanted.keys().cloned().collect();
+        let published = |name: &ApplicationName| Some(shown.applications.get(name)?.deployment.as_ref()?.deploy.clone());
+        let shall_run: BTreeMap<_, _> = wanted.keys().map(|name| (name.clone(), published(name))).collect();
         self.desired.send_if_modified(|desired| {
-            let same = desired.as_deref() == Some(&names);
+            let same = desired.as_deref() == Some(&shall_run);
             if !same {
-                *desired = Some(Arc::new(names));
+                *desired = Some(Arc::new(shall_run));
             }
             !same
         });
         self.wanted = Some(wanted);
         let own = self.as_it_is();
         Arc::new(self.publisher.world(own, &self.in_force, statuses))
+    }
+
+    fn wanted_of(
+        &self,
+        standings: &BTreeMap<ApplicationName, Standing>,
+        was: &BTreeMap<ApplicationName, Wanted>,
+        shown: &Shown,
+        now: Mono,
+    ) -> BTreeMap<ApplicationName, Wanted> {
+        let placed = |name: &ApplicationName, node: &NodeId| {
+            self.in_force.get(name).is_some_and(|placement| placement.nodes.contains(node))
+        };
+        let (unheld, after_others) = match &self.stopping {
+            // A stop has no time to wait for its turn.
+            Some(stopping) => (stopping.unheld.clone(), BTreeSet::new()),
+            None => (BTreeSet::new(), after_others(&shown.nodes, placed, &self.own.id)),
+        };
+        let hold = self.core.settings.ingress_hold.get();
+        desired(standings, was, &Terms { now, hold, own: &self.own, unheld: &unheld, after_others: &after_others })
     }
 
     fn standings(&self, shown: &Shown) -> BTreeMap<ApplicationName, Standing> {
@@ -452,7 +512,7 @@ async fn write_own(
         };
         let put = core.registry.bucket().put(&key::node(id.as_str()), to_bytes(&record).into(), options).await;
         if let Ok(Put::Written(etag)) = put {
-            return Ok(Stored { record, etag, write_id: Some(write_id), last_modified: None });
+            return Ok(Stored { record, etag, write_id: Some(write_id), before: Vec::new(), last_modified: None });
         }
         // Whatever it was, the write below looks before it writes.
     }

@@ -199,6 +199,7 @@ impl Records {
             });
             self.shown.nodes = Arc::new(nodes.collect());
         }
+        self.shown.incomplete = self.again.any();
         if plan.applications || plan.placements || plan.nodes || pulse {
             let placements: Vec<ApplicationName> = named(self.placements.bad(), prefix::PLACEMENT).collect();
             let unreadable: BTreeSet<ApplicationName> =

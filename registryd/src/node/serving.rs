@@ -3,11 +3,22 @@
 use std::collections::BTreeMap;
 
 use scafo_core::ApplicationName;
-use scafo_core::record::{Adoption, ProcessState, Rest, Serving};
+use scafo_core::record::{Adoption, NodeRecord, ProcessState, Rest, Serving};
 use scafo_core::view::ProcessStatus;
 
 use super::adoption::Report;
 use super::desired::Wanted;
+
+/// Whether a document that is made from this record offers the node's process of an application.
+pub(crate) fn names(record: &NodeRecord, application: &ApplicationName) -> bool {
+    let offered = |it: &Serving| it.application == *application && it.state == ProcessState::Ready;
+    !record.draining && record.serving.iter().any(offered)
+}
+
+/// Whether `next` offers less than `before`.
+pub(crate) fn withdraws(before: &NodeRecord, next: &NodeRecord) -> bool {
+    before.serving.iter().any(|it| names(before, &it.application) && !names(next, &it.application))
+}
 
 /// The `serving` array, sorted by application. A process that is not placed here (any more) is shown as `stopping` whatever
 /// it does: that is what takes it out of every routing document while it lives on for the hold.
@@ -72,7 +83,7 @@ mod tests {
     #[test]
     fn a_held_process_is_shown_as_stopping_and_so_leaves_every_document() {
         let statuses = ["c", "b", "a"].map(|name| status(name, ProcessState::Ready));
-        let until = Mono::at(std::time::Duration::from_secs(1));
+        let until = Some(Mono::at(std::time::Duration::from_secs(1)));
         let wanted = [("a".parse().unwrap(), Wanted::Placed), ("b".parse().unwrap(), Wanted::Leaving { until })].into();
         let states: Vec<_> = fold(&statuses, &wanted, &BTreeMap::new())
             .into_iter()

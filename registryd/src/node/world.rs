@@ -27,6 +27,8 @@ pub(crate) struct Shown {
     /// Applications of which the placement cannot be read.
     pub(crate) unreadable_placements: Arc<Vec<ApplicationName>>,
     pub(crate) faults: Arc<Vec<RecordFault>>,
+    /// A record that moved gave no answer: an older one stands here for it.
+    pub(crate) incomplete: bool,
 }
 
 /// Everything at once.

@@ -8,15 +8,17 @@ use scafo_core::view::NodeStatus;
 use scafo_core::{NodeId, OperatorId, Problem};
 use scafo_proto::registry::admin_server::{Admin, AdminServer};
 use scafo_proto::registry::{
-    DrainNodeRequest, InitOperatorRequest, InitOperatorResponse, ListNodesRequest, NodeReply, RemoveNodeReply,
-    RemoveNodeRequest, UndrainNodeRequest,
+    DrainNodeRequest, InitOperatorRequest, InitOperatorResponse, ListNodesRequest, NodeReply, PrepareStopReply,
+    PrepareStopRequest, RemoveNodeReply, RemoveNodeRequest, UndrainNodeRequest,
 };
+use scafo_proto::transport::Operation;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::administration::Caller;
 use super::{Chunks, answer, chunks, json, parsed, ready};
 use crate::daemon::{Core, Phase};
+use crate::node::parting::Parting;
 use crate::node::wake::{Look, seen};
 use crate::node::world::World;
 use crate::registry::{DrainRequest, Life};
@@ -96,16 +98,30 @@ impl Admin for AdminService {
     }
 
     async fn remove_node(&self, request: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeReply>, Status> {
+        let operation = Operation::of(&request);
         let RemoveNodeRequest { node, force } = request.into_inner();
         answer("RemoveNode", async {
             let core = ready(&self.phase).await?;
             let id: NodeId = node.parse()?;
             let world = look_at_nodes(&core).await?;
             let life = if world.lives(&id) { Life::Live } else { Life::Silent };
-            core.registry.remove_node(&id, life, force).await?;
+            let found = async { Ok(core.registry.node(&id).await?.map(|_| "node".to_owned())) };
+            core.operations.remove(operation, found, core.registry.remove_node(&id, life, force)).await?;
             Caller::Local.audit("RemoveNode", id.as_str());
             core.wake.look(Look::Nodes);
             Ok(RemoveNodeReply {})
+        })
+        .await
+    }
+
+    async fn prepare_stop(&self, _request: Request<PrepareStopRequest>) -> Result<Response<PrepareStopReply>, Status> {
+        answer("PrepareStop", async {
+            let core = ready(&self.phase).await?;
+            let world = core.worlds.borrow().clone();
+            let late = core.registry.clock().sleep(Parting::patience());
+            let left = core.parting.leave(&world, &core.settings.node.id, || core.mono(), late).await?;
+            let hold_ms = u64::try_from(left.hold.as_millis()).unwrap_or(u64::MAX);
+            Ok(PrepareStopReply { hold_ms, applications: u32::try_from(left.applications).unwrap_or(u32::MAX) })
         })
         .await
     }

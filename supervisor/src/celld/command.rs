@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use scafo_core::settings::BucketAccess;
 use scafo_core::{ApplicationName, NodeId, key};
@@ -11,7 +12,8 @@ use scafo_core::{ApplicationName, NodeId, key};
 use super::environment::{Given, Role, build};
 use super::version::Version;
 use crate::api::DevOptions;
-use crate::state::{Dirs, Pair};
+use crate::manager::Enclosure;
+use crate::state::{Dirs, Pair, Users};
 
 /// What every celld of this node is started with.
 #[derive(Debug)]
@@ -24,6 +26,10 @@ pub(crate) struct Launch {
     pub(crate) tools: DevOptions,
     pub(crate) path: Option<String>,
     pub(crate) extra: BTreeMap<String, String>,
+    /// Where each application is a user of its own.
+    pub(crate) users: Option<Arc<Users>>,
+    /// What bounds each application from outside.
+    pub(crate) enclosure: Enclosure,
 }
 
 /// Directories of one application's process.
@@ -94,6 +100,21 @@ impl Launch {
         build(Role::Deploy, version, &self.given(own), &self.extra)
     }
 
+    /// Where a deploy finds programs: what it is given by path, and the directories of its `PATH`.
+    pub(crate) fn tools(&self, program: &Path) -> Vec<PathBuf> {
+        let named = [Some(program), self.tools.esbuild.as_deref(), self.tools.workerd.as_deref()].into_iter().flatten();
+        // A link may lead elsewhere.
+        let real = named.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned()));
+        real.chain(self.path.iter().flat_map(std::env::split_paths).filter(|dir| dir.is_absolute())).collect()
+    }
+
+    /// The port of the bucket.
+    pub(crate) fn bucket_port(&self) -> u16 {
+        let endpoint = self.bucket.endpoint.as_deref().and_then(|endpoint| endpoint.parse::<http::Uri>().ok());
+        let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.scheme_str() == Some("http"));
+        endpoint.and_then(|endpoint| endpoint.port_u16()).unwrap_or(if plain { 80 } else { 443 })
+    }
+
     fn given(&self, own: Own) -> Given<'_> {
         Given {
             node: self.node.as_str(),
@@ -133,6 +154,8 @@ mod tests {
             tools: DevOptions::default(),
             path: None,
             extra: BTreeMap::new(),
+            users: None,
+            enclosure: Enclosure::None,
         }
     }
 
@@ -149,6 +172,19 @@ mod tests {
             "--listen 10.0.0.7:24000 --internal-listen 10.0.0.7:24001 --advertise 10.0.0.7:24001 \
              --bucket s3://fleet/a/b/fleets/shop --region eu"
         );
+    }
+
+    #[test]
+    fn the_port_of_the_bucket_is_that_of_its_endpoint_or_of_its_scheme() {
+        for (endpoint, port) in [
+            (None, 443),
+            (Some("https://s3.example.com"), 443),
+            (Some("http://store"), 80),
+            (Some("http://127.0.0.1:9"), 9),
+            (Some("https://[::1]:8443/x"), 8443),
+        ] {
+            assert_eq!(launch("", endpoint).bucket_port(), port, "{endpoint:?}");
+        }
     }
 
     #[test]

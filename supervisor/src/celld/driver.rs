@@ -11,39 +11,29 @@ use rustix::process::Signal;
 use scafo_core::record::ProcessState;
 use scafo_core::view::{LastExit, ProcessStatus};
 use scafo_core::{ApplicationName, DeploymentVersion, Timestamp};
-use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::command::Launch;
 use super::fleet::Statuses;
-use super::life::{Effect, Event, Found, LEASE_TTL, Machine};
+use super::life::{CrashMark, Effect, Event, Found, LEASE_TTL, Machine};
 use super::log;
 use super::memory::Memory;
+use super::past::{Boot, Kept};
+use super::probe::{self, Probed, Prober};
 use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use super::version::Version;
-use crate::http::Question;
-use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Spawner, Spec, proc};
-use crate::state::{Book, Pair, private_dir};
-
-/// Time between two probes of a process that has not been ready: what a deploy waits for.
-const STARTING_PROBES: Duration = Duration::from_millis(50);
-/// Time between two probes of one that has.
-const PROBES: Duration = Duration::from_secs(2);
-/// So many probes after somebody knew of something new, each also asks what is served; otherwise every so-manieth does, since
-/// the answer may be long and what is served changes without our doing only when celld's own poll (30 s) finds something.
-const LOOKS: u32 = 5;
-/// How long one probe waits for its answer.
-const PROBE_DEADLINE: Duration = Duration::from_secs(3);
-const MAX_HEALTH_BYTES: usize = 64 * 1024;
-/// `/state` names every resident cell: 8 MiB are about a hundred thousand.
-const MAX_STATE_BYTES: usize = 8 * 1024 * 1024;
+use crate::manager::{Bounds, Enclosure};
+use crate::spawn::{Bond, Exit, Gate, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
+use crate::state::{Book, Pair, give, private_dir};
 
 /// Shortest lease lifetime that is believed, so that a typing error makes no loop of starts.
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
 /// Files that one process may have open: what celld warns below is 8000, and about eight belong to each resident cell.
 const FILES: u64 = 65_536;
+/// Processes and threads of one application: what celld and the stand-in have, tenfold.
+const TASKS: u64 = 512;
 /// When memory runs out, an application goes before a daemon that all of them need.
 const EASIER_TO_KILL: i32 = 300;
 
@@ -58,11 +48,13 @@ pub(super) struct Shared {
     pub(super) memory: Mutex<Memory>,
     /// How many applications are wanted here.
     pub(super) wanted: AtomicUsize,
+    /// This boot, as it was when the supervisor started.
+    pub(super) boot: Boot,
 }
 
 impl Shared {
     /// The life of a celld lease here.
-    fn ttl(&self) -> Duration {
+    pub(super) fn ttl(&self) -> Duration {
         let configured = self.launch.extra.get("CELLD_TTL_MS").and_then(|ms| ms.parse().ok());
         configured.map_or(LEASE_TTL, Duration::from_millis).max(SHORTEST_TTL)
     }
@@ -78,21 +70,18 @@ impl Shared {
 }
 
 /// What an application's process shall do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Want {
     Run,
     Stop,
     Hurry,
 }
 
-impl Want {
-    const fn event(self) -> Event {
-        match self {
-            Self::Run => Event::Wanted,
-            Self::Stop => Event::Unwanted,
-            Self::Hurry => Event::Hurried,
-        }
-    }
+/// The same, with the deploy that was published last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) want: Want,
+    pub(super) deploy: Option<String>,
 }
 
 /// What the fleet and a driver have in common beside the wish.
@@ -104,27 +93,24 @@ pub(super) struct Tap {
     pub(super) over: AtomicBool,
 }
 
-/// What a probe brought.
-struct Probed {
-    found: Found,
-    deployment: Option<DeploymentVersion>,
-}
-
 /// One application's process with what belongs to it.
 pub(super) struct Driver {
     shared: Arc<Shared>,
     application: ApplicationName,
     ports: Pair,
-    wants: watch::Receiver<Want>,
+    wishes: watch::Receiver<Wish>,
+    deploy: Option<String>,
     tap: Arc<Tap>,
     machine: Machine,
+    /// The crashes that the disk knows of.
+    kept: Option<CrashMark>,
     process: Option<ProcessHandle>,
     /// What the next supervisor will read of it.
     record: Option<Record>,
     probe: Option<BoxFuture<'static, Probed>>,
-    /// Probes until the next one that asks what is served, and how many in a row are to ask.
-    until_look: u32,
-    looks: u32,
+    prober: Prober,
+    /// How long its log was when it was started.
+    log_from: u64,
     adopted: bool,
     version: Option<String>,
     started_at: Option<Timestamp>,
@@ -138,21 +124,24 @@ impl Driver {
         shared: Arc<Shared>,
         application: ApplicationName,
         ports: Pair,
-        wants: watch::Receiver<Want>,
+        wishes: watch::Receiver<Wish>,
         tap: Arc<Tap>,
     ) -> Self {
+        let deploy = wishes.borrow().deploy.clone();
         Self {
             machine: Machine::new(shared.ttl()).with_jitter(shared.jitter()),
             shared,
             application,
             ports,
-            wants,
+            deploy,
+            wishes,
             tap,
+            kept: None,
             process: None,
             record: None,
             probe: None,
-            until_look: 0,
-            looks: 0,
+            prober: Prober::default(),
+            log_from: 0,
             adopted: false,
             version: None,
             started_at: None,
@@ -168,10 +157,20 @@ impl Driver {
         }
     }
 
+    /// Goes on from what an earlier supervisor, or an earlier driver, kept of crashes.
+    pub(super) fn remember(&mut self, kept: &Kept) {
+        self.deploy.clone_from(&kept.deploy);
+        self.machine.resume(&kept.past(&Boot::now()), Instant::now());
+        self.kept = Some(self.machine.crash_mark());
+    }
+
     /// Takes over a process that an earlier supervisor started.
     pub(super) fn adopt(&mut self, record: &Record, process: ProcessHandle) {
         let machine = Machine::adopted(self.shared.ttl(), record.was_ready, Instant::now());
         self.machine = machine.with_jitter(self.shared.jitter());
+        if let Some(kept) = Kept::load(&self.shared.launch.dirs.processes(), &self.application) {
+            self.remember(&kept);
+        }
         self.shared.memory().hold(&self.application, record.memory_mib);
         self.record = Some(record.clone());
         self.process = Some(process);
@@ -183,13 +182,47 @@ impl Driver {
 
     /// Runs until it is dropped. Dropping leaves the process running.
     pub(super) async fn run(mut self) {
-        let wanted = *self.wants.borrow_and_update();
-        self.handle(wanted.event()).await;
+        let wish = self.wishes.borrow_and_update().clone();
+        let event = self.event_of(wish);
+        self.handle(event).await;
         loop {
+            self.keep_crashes();
             self.publish();
             let event = self.next_event().await;
             self.handle(event).await;
         }
+    }
+
+    fn event_of(&mut self, wish: Wish) -> Event {
+        match wish.want {
+            Want::Run if wish.deploy != self.deploy => {
+                self.deploy = wish.deploy;
+                Event::Renewed
+            }
+            Want::Run => Event::Wanted,
+            Want::Stop => Event::Unwanted,
+            Want::Hurry => Event::Hurried,
+        }
+    }
+
+    /// Writes down what the next supervisor has to know of crashes, when that has changed.
+    fn keep_crashes(&mut self) {
+        let past = self.machine.past(Instant::now());
+        let mark = past.as_ref().map(|_| self.machine.crash_mark());
+        if mark == self.kept {
+            return;
+        }
+        let dir = self.shared.launch.dirs.processes();
+        match past {
+            None => Kept::forget(&dir, &self.application),
+            Some(past) => {
+                let kept = Kept::new(&self.application, self.deploy.clone(), &past, &Boot::now());
+                if let Err(error) = kept.save(&dir) {
+                    tracing::warn!(application = %self.application, %error, "cannot write down that it crashed");
+                }
+            }
+        }
+        self.kept = mark;
     }
 
     async fn next_event(&mut self) -> Event {
@@ -197,15 +230,15 @@ impl Driver {
             self.probe = None;
         } else if self.probe.is_none() {
             let starting = self.machine.state(Instant::now()) == Some(ProcessState::Starting);
-            self.probe = Some(self.probe_in(if starting { STARTING_PROBES } else { PROBES }));
+            self.probe = Some(self.probe_in(if starting { probe::STARTING } else { probe::USUAL }));
         }
         let (process, probe, wake) = (&mut self.process, &mut self.probe, self.machine.wake());
         tokio::select! {
             biased;
-            want = changed(&mut self.wants) => want.event(),
+            wish = changed(&mut self.wishes) => self.event_of(wish),
             exit = ended(process) => Event::Ended(exit),
             () = self.tap.nudge.notified() => {
-                self.looks = LOOKS;
+                self.prober.nudge();
                 if self.machine.is_running() {
                     self.probe = Some(self.probe_in(Duration::ZERO));
                 }
@@ -270,7 +303,10 @@ impl Driver {
             Exit::Unknown => (None, None),
         };
         tracing::info!(application = %self.application, ?exit, "its process ended");
-        self.last_exit = Some(LastExit { code, signal, at: now() });
+        let early = self.machine.is_running() && !self.machine.was_ready();
+        let path = self.shared.launch.dirs.log(self.application.as_str());
+        let said = early.then(|| log::tail(&path, self.log_from)).flatten();
+        self.last_exit = Some(LastExit { code, signal, at: now(), said });
         self.process = None;
         self.record = None;
         self.probe = None;
@@ -278,6 +314,7 @@ impl Driver {
         self.adopted = false;
         self.started_at = None;
         self.shared.memory().release(&self.application);
+        self.shared.launch.enclosure.forget(&self.application);
         Record::forget(&self.shared.launch.dirs.processes(), &self.application);
     }
 
@@ -300,6 +337,7 @@ impl Driver {
         let (processes, own) = (shared.launch.dirs.processes(), shared.launch.own(&self.application));
         let memory_mib = shared.memory().allot(&self.application, shared.wanted.load(Ordering::Relaxed));
         let spec = self.spec(program, &version, memory_mib).map_err(|error| error.to_string())?;
+        self.log_from = log::length(&shared.launch.dirs.log(self.application.as_str()));
         let mut record = Record {
             application: self.application.clone(),
             pid: 0,
@@ -310,6 +348,7 @@ impl Driver {
             started_at: now(),
             was_ready: false,
             memory_mib,
+            boot: self.shared.boot.id.clone(),
         };
         // Before the process is there: a supervisor that is killed in between leaves what the next one looks for.
         let unwritten = |error: io::Error| format!("cannot write down what is started: {error}");
@@ -322,7 +361,7 @@ impl Driver {
                 record = found;
                 process
             }
-            None => self.shared.spawner.start_process(spec).await.map_err(|error| error.to_string())?,
+            None => start(&shared, &self.application, spec, memory_mib).await.map_err(|error| error.to_string())?,
         };
         // One that has ended already has no start time, and its end is about to be seen.
         if let Some(found) = record.clone().of(process.pid()) {
@@ -357,6 +396,10 @@ impl Driver {
         for dir in [&own.watch, &own.assets, &own.temp] {
             private_dir(dir)?;
         }
+        let user = launch.users.as_ref().map(|users| users.application(&self.application)).transpose()?;
+        if let Some(user) = &user {
+            give(&launch.dirs.application(self.application.as_str()), user.uid, user.gid, 0o700)?;
+        }
         Ok(Spec {
             program,
             arguments: launch.node_arguments(&self.application, self.ports),
@@ -366,21 +409,16 @@ impl Driver {
             output: Output::File(log::open(&launch.dirs.log(self.application.as_str()))?),
             sockets: Vec::new(),
             bond: Bond::Free,
-            limits: Limits { easier_to_kill: EASIER_TO_KILL, files: Some(FILES) },
+            limits: Limits { easier_to_kill: EASIER_TO_KILL, files: Some(FILES), tasks: user.as_ref().map(|_| TASKS) },
+            rights: Rights { user, ..Rights::default() },
         })
     }
 
     fn probe_in(&mut self, pause: Duration) -> BoxFuture<'static, Probed> {
-        let look = self.looks > 0 || self.until_look == 0 || self.deployment.is_none();
-        self.looks = self.looks.saturating_sub(1);
-        self.until_look = if look { LOOKS } else { self.until_look - 1 };
         let address = self.shared.launch.address;
         let public = SocketAddr::new(address, self.ports.public);
         let internal = SocketAddr::new(address, self.ports.internal);
-        Box::pin(async move {
-            tokio::time::sleep(pause).await;
-            probe(public, internal, look).await
-        })
+        self.prober.next(pause, public, internal, self.deployment.is_none())
     }
 
     /// Shows the status, if it has changed.
@@ -416,12 +454,29 @@ fn now() -> Timestamp {
     Timestamp::from_system(SystemTime::now())
 }
 
-async fn changed(wants: &mut watch::Receiver<Want>) -> Want {
-    if wants.changed().await.is_err() {
+/// Starts a process within its bounds.
+async fn start(
+    shared: &Shared,
+    application: &ApplicationName,
+    mut spec: Spec,
+    memory_mib: u64,
+) -> io::Result<ProcessHandle> {
+    let enclosure = &shared.launch.enclosure;
+    if matches!(enclosure, Enclosure::None) {
+        return shared.spawner.start_process(spec).await;
+    }
+    let (gate, door) = Gate::new()?;
+    spec.rights.gate = Some(gate);
+    let admitted = enclosure.admit(door, application, Bounds::above(memory_mib, TASKS));
+    tokio::join!(shared.spawner.start_process(spec), admitted).0
+}
+
+async fn changed(wishes: &mut watch::Receiver<Wish>) -> Wish {
+    if wishes.changed().await.is_err() {
         // The fleet is gone, and this task goes with it.
         std::future::pending::<()>().await;
     }
-    *wants.borrow_and_update()
+    wishes.borrow_and_update().clone()
 }
 
 async fn ended(process: &mut Option<ProcessHandle>) -> Exit {
@@ -442,48 +497,5 @@ async fn reached(wake: Option<Instant>) {
     match wake {
         Some(wake) => tokio::time::sleep_until(wake).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Asks the health route, and, when it is ready and it is time to `look`, what it serves.
-async fn probe(public: SocketAddr, internal: SocketAddr, look: bool) -> Probed {
-    let health = Question::get(public, Version::health_path(), MAX_HEALTH_BYTES, PROBE_DEADLINE);
-    let found = match health.ask().await {
-        Some(answer) if answer.status.is_success() => Found::Ready,
-        Some(_) => Found::NotReady,
-        None => Found::Silent,
-    };
-    let deployment = match found {
-        Found::Ready if look => Question::get(internal, "/state", MAX_STATE_BYTES, PROBE_DEADLINE).ask().await,
-        Found::Ready | Found::NotReady | Found::Silent => None,
-    };
-    Probed { found, deployment: deployment.and_then(|answer| served(&answer.body?)) }
-}
-
-/// The version in an answer of `/state`, read leniently: other fields come and go.
-fn served(body: &[u8]) -> Option<DeploymentVersion> {
-    #[derive(Deserialize)]
-    struct State {
-        deployment: Option<Deployment>,
-    }
-    #[derive(Deserialize)]
-    struct Deployment {
-        version: Option<String>,
-    }
-    let state: State = serde_json::from_slice(body).ok()?;
-    state.deployment?.version?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_served_version_is_read_whatever_stands_around_it() {
-        let body = br#"{"ownership":"s3","residents":[],"deployment":{"version":"0123456789abcdef","generation":3}}"#;
-        assert_eq!(served(body).unwrap().as_str(), "0123456789abcdef");
-        for other in [&b"{}"[..], b"[]", b"", br#"{"deployment":null}"#, br#"{"deployment":{"version":"../x"}}"#] {
-            assert_eq!(served(other), None);
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! All celld processes of the node: which are wanted, what they do, and the end of them all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,11 +14,14 @@ use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp};
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 use super::command::Launch;
-use super::driver::{Driver, Shared, Tap, Want};
+use super::driver::{Driver, Shared, Tap, Want, Wish};
+use super::life::Machine;
 use super::log;
 use super::memory::Memory;
+use super::past::{Boot, Kept};
 use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use crate::api::Error;
@@ -94,7 +97,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Entry {
-    wants: watch::Sender<Want>,
+    wishes: watch::Sender<Wish>,
     tap: Arc<Tap>,
     ports: Pair,
     driver: AbortHandle,
@@ -122,6 +125,7 @@ impl Fleet {
             statuses,
             memory: Mutex::new(Memory::of_machine()),
             wanted: AtomicUsize::new(0),
+            boot: Boot::now(),
         };
         let fleet = Self { shared: Arc::new(shared), inner: Mutex::new(Inner::default()) };
         fleet.inner().logs.spawn(log::keep_short(state.join("logs")));
@@ -130,7 +134,6 @@ impl Fleet {
     }
 
     fn adopt(&self, records: Vec<Record>) {
-        let processes = self.shared.launch.dirs.processes();
         // Those that a killed supervisor had started and not yet written down, or whose record is gone, are found here only.
         let mut found = proc::session_leaders_given(WATCH);
         let mut inner = self.inner();
@@ -143,7 +146,7 @@ impl Fleet {
             });
             match adopted {
                 Some((record, process)) => self.adopt_one(&mut inner, &record, process),
-                None => Record::forget(&processes, &record.application),
+                None => self.ended_unseen(&record),
             }
         }
         for (watch, pid) in found {
@@ -159,7 +162,27 @@ impl Fleet {
         if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
             tracing::warn!(application = %record.application, %error, "cannot write down what was taken over");
         }
-        inner.start(&self.shared, &record.application, record.ports, |driver| driver.adopt(record, process));
+        inner.start(&self.shared, &record.application, None, record.ports, |driver| driver.adopt(record, process));
+    }
+
+    /// It ended while no supervisor was there: when and how is not known, and that counts as a crash just now.
+    fn ended_unseen(&self, record: &Record) {
+        let (processes, application) = (self.shared.launch.dirs.processes(), &record.application);
+        let (boot, now) = (&self.shared.boot, Instant::now());
+        tracing::info!(%application, "its process has ended meanwhile");
+        let before = Kept::load(&processes, application);
+        let mut machine = Machine::new(self.shared.ttl());
+        if let Some(before) = &before {
+            machine.resume(&before.past(boot), now);
+        }
+        machine.ended_unseen(record.was_ready, boot.since(&record.boot, boot.uptime), now);
+        if let Some(past) = machine.past(now)
+            && let Err(error) = Kept::new(application, before.and_then(|kept| kept.deploy), &past, boot).save(&processes)
+        {
+            tracing::warn!(%application, %error, "cannot write down that it ended");
+            return;
+        }
+        Record::forget(&processes, application);
     }
 
     /// A record for a process without one. The ports are those of the book: it was written before any process had them.
@@ -174,6 +197,7 @@ impl Fleet {
             started_at: now(),
             was_ready: false,
             memory_mib: 0,
+            boot: self.shared.boot.id.clone(),
         };
         record.of(pid)
     }
@@ -183,13 +207,18 @@ impl Fleet {
         self.shared.statuses.subscribe()
     }
 
-    /// Makes exactly these applications run here.
+    /// Makes exactly these applications run here, each with the deploy that was published last.
     ///
     /// # Errors
     /// `cas-conflict` for a set that is older than the last one of the same `run`, `draining` while the node stops,
     /// `resource-limit` when the ports are used up and `internal` when the port book cannot be written; in the last two cases
     /// all other applications are applied.
-    pub(crate) fn apply(&self, run: &str, pass: u64, desired: &BTreeSet<ApplicationName>) -> Result<(), Problem> {
+    pub(crate) fn apply(
+        &self,
+        run: &str,
+        pass: u64,
+        desired: &BTreeMap<ApplicationName, Option<String>>,
+    ) -> Result<(), Problem> {
         let mut inner = self.inner();
         if inner.stopping {
             return Err(Problem::new(ProblemCode::Draining, "this node is stopping"));
@@ -205,8 +234,8 @@ impl Fleet {
         self.shared.wanted.store(desired.len(), Ordering::Relaxed);
         let mut outcome = Ok(());
         let mut started = 0;
-        for application in desired {
-            if let Err(problem) = self.want(&mut inner, application, &mut started) {
+        for (application, deploy) in desired {
+            if let Err(problem) = self.want(&mut inner, application, deploy.as_ref(), &mut started) {
                 tracing::error!(%application, ?problem, "cannot run here");
                 outcome = Err(problem);
             }
@@ -215,7 +244,13 @@ impl Fleet {
         outcome
     }
 
-    fn want(&self, inner: &mut Inner, application: &ApplicationName, started: &mut u32) -> Result<(), Problem> {
+    fn want(
+        &self,
+        inner: &mut Inner,
+        application: &ApplicationName,
+        deploy: Option<&String>,
+        started: &mut u32,
+    ) -> Result<(), Problem> {
         let ports = self.ports(application)?;
         if inner.entries.get(application).is_some_and(|entry| entry.driver.is_finished()) {
             // A driver has no end of its own: this is a defect. What it left running is taken over like that of a supervisor.
@@ -223,7 +258,7 @@ impl Fleet {
             inner.entries.remove(application);
             let left = Record::load(&self.shared.launch.dirs.processes(), application);
             let process = left.as_ref().and_then(|record| Some((record, record.process()?)));
-            inner.start(&self.shared, application, ports, |driver| {
+            inner.start(&self.shared, application, deploy, ports, |driver| {
                 if let Some((record, process)) = process {
                     driver.adopt(record, process);
                 }
@@ -231,14 +266,26 @@ impl Fleet {
             return Ok(());
         }
         if let Some(entry) = inner.entries.get(application) {
-            if entry.wants.send_if_modified(|want| std::mem::replace(want, Want::Run) != Want::Run) {
+            let wish = Wish { want: Want::Run, deploy: deploy.cloned() };
+            let moved = entry.wishes.send_if_modified(|old| {
+                // Whoever knows of no deploy takes none back.
+                let wish = Wish { deploy: wish.deploy.or_else(|| old.deploy.clone()), ..wish };
+                let moved = *old != wish;
+                *old = wish;
+                moved
+            });
+            if moved {
                 entry.tap.over.store(false, Ordering::Release);
             }
             return Ok(());
         }
         let pause = turn(*started);
         *started = started.saturating_add(1);
-        inner.start(&self.shared, application, ports, |driver| driver.hold(pause));
+        let kept = Kept::load(&self.shared.launch.dirs.processes(), application);
+        inner.start(&self.shared, application, deploy, ports, |driver| {
+            kept.iter().for_each(|kept| driver.remember(kept));
+            driver.hold(pause);
+        });
         Ok(())
     }
 
@@ -255,18 +302,13 @@ impl Fleet {
         })
     }
 
-    fn unwant_others(&self, inner: &mut Inner, desired: &BTreeSet<ApplicationName>) {
+    fn unwant_others(&self, inner: &mut Inner, desired: &BTreeMap<ApplicationName, Option<String>>) {
         let mut over = Vec::new();
         for (application, entry) in &inner.entries {
-            if desired.contains(application) {
+            if desired.contains_key(application) {
                 continue;
             }
-            if entry.wants.send_if_modified(|want| {
-                *want == Want::Run && {
-                    *want = Want::Stop;
-                    true
-                }
-            }) && let Err(error) = self.book().release(application, now())
+            if entry.wishes.send_if_modified(|wish| grow(wish, Want::Stop)) && let Err(error) = self.book().release(application, now())
             {
                 // The pair stays reserved for longer than it has to.
                 tracing::warn!(%application, %error, "cannot write the port book");
@@ -310,7 +352,7 @@ impl Fleet {
             let mut inner = self.inner();
             inner.stopping = true;
             for entry in inner.entries.values() {
-                entry.wants.send_replace(want);
+                entry.wishes.send_if_modified(|wish| grow(wish, want));
             }
         }
         let mut statuses = self.watch();
@@ -332,16 +374,24 @@ impl Inner {
         &mut self,
         shared: &Arc<Shared>,
         application: &ApplicationName,
+        deploy: Option<&String>,
         ports: Pair,
         prepare: impl FnOnce(&mut Driver),
     ) {
-        let (wants, wanted) = watch::channel(Want::Run);
+        let (wishes, wished) = watch::channel(Wish { want: Want::Run, deploy: deploy.cloned() });
         let tap = Arc::new(Tap::default());
-        let mut driver = Driver::new(Arc::clone(shared), application.clone(), ports, wanted, Arc::clone(&tap));
+        let mut driver = Driver::new(Arc::clone(shared), application.clone(), ports, wished, Arc::clone(&tap));
         prepare(&mut driver);
         let driver = self.drivers.spawn(driver.run());
-        self.entries.insert(application.clone(), Entry { wants, tap, ports, driver });
+        self.entries.insert(application.clone(), Entry { wishes, tap, ports, driver });
     }
+}
+
+/// What shall end never does so more slowly because somebody else asks for it, too.
+fn grow(wish: &mut Wish, want: Want) -> bool {
+    let grows = wish.want < want;
+    wish.want = wish.want.max(want);
+    grows
 }
 
 fn now() -> Timestamp {

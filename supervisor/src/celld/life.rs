@@ -33,6 +33,8 @@ const SIGTERM: i32 = 15;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     Wanted,
+    /// Wanted, with a deploy that is new: what crashed before may be mended.
+    Renewed,
     Unwanted,
     /// Unwanted, and nobody waits for a drain.
     Hurried,
@@ -81,6 +83,25 @@ struct Run {
     killed: bool,
 }
 
+/// What a machine was when it was kept, as times before that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Past {
+    pub(super) starts: u32,
+    pub(super) next_pause: Duration,
+    /// Of the pause before the next start.
+    pub(super) left: Duration,
+    pub(super) crashed: Option<Duration>,
+    pub(super) early_exits: Vec<Duration>,
+}
+
+/// Tells what a machine knows of crashes apart from what it knew before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CrashMark {
+    crashed_at: Option<Instant>,
+    next_pause: Duration,
+    early_exits: usize,
+}
+
 /// One application's process over its restarts.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -91,6 +112,8 @@ pub(super) struct Machine {
     next_pause: Duration,
     /// Not sooner than this, whoever asks.
     floor: Option<Instant>,
+    /// When the last one crashed, or could not be started; none after an end that was asked for.
+    crashed_at: Option<Instant>,
     /// Exits without having been ready, those of the last [`LOOP_WINDOW`].
     early_exits: VecDeque<Instant>,
     /// Added to every pause after a crash, so that what crashed together does not start together.
@@ -107,6 +130,7 @@ impl Machine {
             starts: 0,
             next_pause: ttl,
             floor: None,
+            crashed_at: None,
             early_exits: VecDeque::new(),
             jitter: Duration::ZERO,
         }
@@ -120,7 +144,48 @@ impl Machine {
 
     /// Not before this. For a machine at rest.
     pub(super) fn hold_until(&mut self, instant: Instant) {
-        self.floor = Some(instant);
+        self.floor = self.floor.max(Some(instant));
+    }
+
+    /// What an earlier supervisor knew of its crashes, as of `now`. For a new machine.
+    pub(super) fn resume(&mut self, past: &Past, now: Instant) {
+        let before = |ago: Duration| now.checked_sub(ago);
+        self.starts = past.starts;
+        self.next_pause = past.next_pause.clamp(self.ttl, self.ttl * LONGEST_PAUSE_TTLS);
+        self.early_exits = past.early_exits.iter().filter_map(|ago| before(*ago)).collect();
+        self.crashed_at = past.crashed.and_then(before);
+        let longest = self.ttl * LONGEST_PAUSE_TTLS + self.jitter;
+        self.floor = Some(now + past.left.min(longest));
+    }
+
+    /// Differs whenever something else is to be kept.
+    pub(super) fn crash_mark(&self) -> CrashMark {
+        CrashMark { crashed_at: self.crashed_at, next_pause: self.next_pause, early_exits: self.early_exits.len() }
+    }
+
+    /// What is to be kept for the next supervisor; `None` when there is nothing to keep.
+    pub(super) fn past(&self, now: Instant) -> Option<Past> {
+        if self.is_over(now) {
+            return None;
+        }
+        let left = self.floor.map_or(Duration::ZERO, |floor| floor.saturating_duration_since(now));
+        let ago = |instant: &Instant| now.saturating_duration_since(*instant);
+        let early_exits: Vec<_> = self.early_exits.iter().map(ago).filter(|ago| *ago < LOOP_WINDOW).collect();
+        let nothing = left.is_zero() && early_exits.is_empty() && self.next_pause == self.ttl;
+        (!nothing).then(|| Past {
+            starts: self.starts,
+            next_pause: self.next_pause,
+            left,
+            crashed: self.crashed_at.as_ref().map(ago),
+            early_exits,
+        })
+    }
+
+    /// One that an earlier supervisor started has ended, `ago`, and nobody saw how: that counts as a crash. For a machine at rest
+    /// that nobody has wanted yet.
+    pub(super) fn ended_unseen(&mut self, was_ready: bool, ago: Duration, now: Instant) {
+        self.starts = self.starts.max(1);
+        self.crashed(was_ready, true, now.checked_sub(ago).unwrap_or(now));
     }
 
     /// One runs already, started by an earlier supervisor, and is wanted until somebody says otherwise.
@@ -132,6 +197,10 @@ impl Machine {
     pub(super) fn step(&mut self, event: Event, now: Instant) -> Option<Effect> {
         match event {
             Event::Wanted => self.wanted = true,
+            Event::Renewed => {
+                self.wanted = true;
+                self.forgive();
+            }
             Event::Unwanted | Event::Hurried => self.wanted = false,
             Event::Spawned | Event::NotSpawned | Event::Ended(_) | Event::Probed(_) | Event::Time => {}
         }
@@ -171,7 +240,22 @@ impl Machine {
                 if self.wanted { None } else { self.stop(now) }
             }
             Event::NotSpawned => self.crashed(false, true, now),
-            Event::Wanted | Event::Unwanted | Event::Hurried | Event::Ended(_) | Event::Probed(_) | Event::Time => None,
+            Event::Wanted
+            | Event::Renewed
+            | Event::Unwanted
+            | Event::Hurried
+            | Event::Ended(_)
+            | Event::Probed(_)
+            | Event::Time => None,
+        }
+    }
+
+    /// The pauses that grew belong to the deploy before. What stays is one lease lifetime after the crash.
+    fn forgive(&mut self) {
+        self.next_pause = self.ttl;
+        self.early_exits.clear();
+        if let (Some(floor), Some(crashed)) = (self.floor, self.crashed_at) {
+            self.floor = Some(floor.min(crashed + self.ttl + self.jitter));
         }
     }
 
@@ -198,7 +282,7 @@ impl Machine {
                     return Some(Effect::Kill);
                 }
             }
-            Event::Wanted | Event::Spawned | Event::NotSpawned | Event::Time => {}
+            Event::Wanted | Event::Renewed | Event::Spawned | Event::NotSpawned | Event::Time => {}
         }
         self.phase = Phase::Running(run);
         None
@@ -215,6 +299,7 @@ impl Machine {
                 // What left as it was asked to may be followed at once; SIGTERM before its handlers exist kills without harm.
                 let clean = !killed && matches!(exit, Exit::Code(0 | 143) | Exit::Signal(SIGTERM));
                 self.floor = (!clean).then(|| now + self.ttl);
+                self.crashed_at = self.floor.map(|_| now);
                 self.rest(now)
             }
             Event::Hurried | Event::Time if !killed && (event == Event::Hurried || now >= kill_at) => {
@@ -222,6 +307,7 @@ impl Machine {
                 Some(Effect::Kill)
             }
             Event::Wanted
+            | Event::Renewed
             | Event::Unwanted
             | Event::Hurried
             | Event::Spawned
@@ -241,6 +327,7 @@ impl Machine {
                 self.early_exits.pop_front();
             }
         }
+        self.crashed_at = Some(now);
         self.floor = Some(now + self.next_pause + self.jitter);
         self.next_pause = (self.next_pause * 2).min(self.ttl * LONGEST_PAUSE_TTLS);
         self.rest(now)

@@ -12,12 +12,38 @@ use std::time::Duration;
 
 /// A log longer than this is put aside, in bytes. Each application has two of them at most, and what it writes between two looks.
 const ROTATE_AT: u64 = 10 * 1024 * 1024;
+/// What is shown of what a process said before it ended, in bytes: some lines, which end in a record.
+const TAIL: u64 = 1024;
 /// Time between two looks: an application that prints 10 MB/s has doubled the bound by then.
 const LOOKS: Duration = Duration::from_secs(1);
 
 /// Opens the log for another process.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).mode(0o600).open(path)
+}
+
+/// How long a log is, in bytes; 0 when there is none.
+pub(super) fn length(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
+}
+
+/// The last lines that were written behind `from`, at most [`TAIL`] bytes of them, for people to read; `None` for nothing. A log
+/// that was cut meanwhile is read from its start.
+pub(super) fn tail(path: &Path, from: u64) -> Option<String> {
+    let mut log = File::open(path).ok()?;
+    let length = log.metadata().ok()?.len();
+    let from = if length < from { 0 } else { from };
+    let start = from.max(length.saturating_sub(TAIL));
+    log.seek(SeekFrom::Start(start)).ok()?;
+    let mut bytes = Vec::new();
+    log.take(TAIL).read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    // Cut in the middle of a line, it begins with the next one, if there is one.
+    let whole = if start > from { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &*text };
+    let printable: String = whole.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();
+    let printable = printable.trim();
+    let end = printable.floor_char_boundary(usize::try_from(TAIL).unwrap_or(usize::MAX));
+    (!printable.is_empty()).then(|| printable[..end].to_owned())
 }
 
 /// Keeps all logs of a directory short. Ends only when it is dropped.
@@ -102,6 +128,26 @@ mod tests {
         assert!(aside.len() as u64 == ROTATE_AT && aside.ends_with(b"the last line\n"));
         assert_eq!(std::fs::read_to_string(&short).unwrap(), "one\n");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn the_tail_of_a_log_is_what_this_process_wrote_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shop.log");
+        assert_eq!((tail(&path, 0), length(&path)), (None, 0));
+        let mut log = open(&path).unwrap();
+        log.write_all(b"of the one before\n").unwrap();
+        let from = length(&path);
+        assert_eq!(tail(&path, from), None);
+        log.write_all(b"one\n\x1b[31mError: two\x1b[0m\n").unwrap();
+        assert_eq!(tail(&path, from).as_deref(), Some("one\n[31mError: two[0m"));
+        log.write_all(format!("{}\nlast ü\n", "x".repeat(2000)).as_bytes()).unwrap();
+        assert_eq!(tail(&path, from).as_deref(), Some("last ü"));
+        log.write_all(&[0xff; 5000]).unwrap();
+        assert!(tail(&path, from).unwrap().len() <= 1024);
+        log.set_len(0).unwrap();
+        log.write_all(b"anew\n").unwrap();
+        assert_eq!(tail(&path, from).as_deref(), Some("anew"), "it was cut");
     }
 
     #[test]

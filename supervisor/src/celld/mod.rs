@@ -10,6 +10,8 @@ mod fleet;
 mod life;
 mod log;
 mod memory;
+mod past;
+mod probe;
 mod record;
 mod runtime;
 mod version;

@@ -33,6 +33,9 @@ pub(super) struct Record {
     /// Its ceiling of memory in MiB.
     #[serde(default)]
     pub(super) memory_mib: u64,
+    /// The boot of the machine in which it was started.
+    #[serde(default)]
+    pub(super) boot: String,
 }
 
 fn path(dir: &Path, application: &ApplicationName) -> PathBuf {
@@ -107,6 +110,7 @@ mod tests {
             started_at: Timestamp::from_millis(0),
             was_ready: false,
             memory_mib: 0,
+            boot: String::new(),
         }
     }
 

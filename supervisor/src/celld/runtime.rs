@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use super::version::Version;
 use crate::api::Error;
 use crate::job::{self, Why};
-use crate::spawn::{Bond, Input, Limits, Output, Spawner, Spec};
+use crate::spawn::{Bond, Input, Limits, Output, Rights, Spawner, Spec};
 
 /// How long `celld --version` may take. It prints one line; a cold disk is the slow part.
 const VERSION_DEADLINE: Duration = Duration::from_secs(30);
@@ -103,6 +103,7 @@ impl Runtime {
             sockets: Vec::new(),
             bond: Bond::Bound,
             limits: Limits::default(),
+            rights: Rights::default(),
         };
         let finished = job::run(&self.spawner, spec, VERSION_DEADLINE, std::future::pending(), None).await?;
         if finished.why != Why::ItEnded {

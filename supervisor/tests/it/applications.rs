@@ -19,7 +19,7 @@ use crate::node::{Place, alive, mentioning, until};
 pub(crate) type Client = SupervisorClient<Channel>;
 
 pub(crate) async fn apply(client: &mut Client, pass: u64, applications: &[&str]) -> Result<(), tonic::Status> {
-    let processes = applications.iter().map(|name| DesiredProcess { application: (*name).to_owned() }).collect();
+    let processes = applications.iter().map(|name| DesiredProcess { application: (*name).to_owned(), deploy: String::new() }).collect();
     let request = ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes };
     client.apply_processes(request).await.map(drop)
 }
