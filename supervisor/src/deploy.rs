@@ -14,14 +14,17 @@ use tokio_util::task::TaskTracker;
 use tonic::Status;
 
 use crate::celld::{Launch, Runtime};
+use crate::confine::{self, Confinement};
 use crate::job::{self, Finished, Why};
-use crate::spawn::{Bond, Exit, Input, Limits, Output, Spawner, Spec};
-use crate::state::private_dir;
+use crate::spawn::{Bond, Exit, Input, Limits, Output, Rights, Spawner, Spec, User, proc};
+use crate::state::{Lent, give, private_dir};
 
 /// Longest time that a job may take, whatever the caller says.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 /// How many lines wait for a reader; one that is slower misses some.
 const LINES: usize = 256;
+/// Processes and threads of one job.
+const TASKS: u64 = 512;
 /// A bundler that eats the memory goes before an application that serves.
 const EASIER_TO_KILL: i32 = 500;
 
@@ -108,13 +111,18 @@ impl Runner {
             }
         };
         let permit = tokio::select! {
+            biased;
+            () = given_up => return Err(stopping()),
             permit = self.permits.acquire() => permit,
-            () = given_up => return Err(Problem::new(ProblemCode::Draining, "this node is stopping")),
         };
         // The semaphore is never closed; without a permit there is simply one job more.
         let _permit = permit.ok();
         let (program, version) = self.runtime.current().await?;
         let temp = Temporary::create(&self.launch.dirs.jobs())?;
+        let (user, _lent) = self.user(&temp).map_err(|error| cannot_start(&error))?;
+        let project = order.config.parent().unwrap_or(&order.config);
+        let allowed = confine::job(project, &temp.0, &self.launch.tools(&program), self.launch.bucket_port());
+        let confined = Confinement::prepare(&allowed).map_err(|error| cannot_start(&error))?;
         let spec = Spec {
             program,
             arguments: self.launch.deploy_arguments(&order.application, &order.config),
@@ -124,7 +132,8 @@ impl Runner {
             output: Output::Piped,
             sockets: Vec::new(),
             bond: Bond::Bound,
-            limits: Limits { easier_to_kill: EASIER_TO_KILL, files: None },
+            limits: Limits { easier_to_kill: EASIER_TO_KILL, files: None, tasks: user.as_ref().map(|_| TASKS) },
+            rights: Rights { user: user.clone(), confined: Some(confined), gate: None },
         };
         let (lines, forwarding) = self.forward_lines(events.clone());
         let given_up = async {
@@ -135,10 +144,24 @@ impl Runner {
         };
         let finished = job::run(&self.spawner, spec, order.deadline, given_up, Some(lines)).await;
         let _ = forwarding.await;
-        let finished = finished.map_err(|error| {
-            Problem::new(ProblemCode::Internal, "this node cannot start a deploy job; see its log").because(error)
-        })?;
+        if let Some(user) = user {
+            // The group was killed; whoever left it is still this job's user.
+            proc::kill_all_of(user.uid..=user.uid);
+        }
+        let finished = finished.map_err(|error| cannot_start(&error))?;
+        if finished.why == Why::Cancelled {
+            // It did not end, it was ended: nothing follows from that for the deploy, which goes on after the start.
+            return Err(stopping());
+        }
         Ok(exited(finished, version.to_string()))
+    }
+
+    /// Who the job is: a user of its own, whose temporary directory this becomes, where there are such.
+    fn user(&self, temp: &Temporary) -> std::io::Result<(Option<User>, Option<Lent<'_>>)> {
+        let Some(users) = &self.launch.users else { return Ok((None, None)) };
+        let (user, lent) = users.job()?;
+        give(&temp.0, user.uid, user.gid, 0o700)?;
+        Ok((Some(user), Some(lent)))
     }
 
     fn environment(&self, version: &crate::celld::Version, temp: &Temporary) -> BTreeMap<String, String> {
@@ -158,6 +181,15 @@ impl Runner {
         });
         (sender, task)
     }
+}
+
+fn stopping() -> Problem {
+    Problem::new(ProblemCode::Draining, "this node is stopping")
+}
+
+fn cannot_start(error: &std::io::Error) -> Problem {
+    tracing::error!(%error, "cannot start a deploy job");
+    Problem::new(ProblemCode::Internal, "this node cannot start a deploy job; see its log")
 }
 
 fn exited(finished: Finished, celld_version: String) -> RunDeployEvent {

@@ -180,6 +180,7 @@ mod tests {
             sockets: Vec::new(),
             bond: Bond::Bound,
             limits: crate::spawn::Limits::default(),
+            rights: crate::spawn::Rights::default(),
         }
     }
 

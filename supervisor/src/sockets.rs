@@ -29,17 +29,19 @@ pub(crate) struct Sockets {
     pub(crate) api: Vec<TcpListener>,
     pub(crate) ingress: Option<TcpListener>,
     pub(crate) bucket: Option<TcpListener>,
+    /// On loopback.
+    pub(crate) metrics: Option<TcpListener>,
     pub(crate) registry: UnixListener,
     pub(crate) admin: UnixListener,
     pub(crate) router: UnixListener,
     pub(crate) supervisor: UnixListener,
 }
 
-/// Names of the sockets in the runtime directory.
-pub(crate) const REGISTRY: &str = "registry.sock";
-pub(crate) const ADMIN: &str = "admin.sock";
-pub(crate) const ROUTER: &str = "router.sock";
-pub(crate) const SUPERVISOR: &str = "supervisor.sock";
+/// Names of the sockets in the runtime directory. Each has a directory of its own, which its callers alone may enter.
+pub(crate) const REGISTRY: &str = "registry/sock";
+pub(crate) const ADMIN: &str = "admin/sock";
+pub(crate) const ROUTER: &str = "router/sock";
+pub(crate) const SUPERVISOR: &str = "supervisor/sock";
 
 impl Sockets {
     /// Takes back those that the service manager kept and binds the others: all of them, or none. Those that were bound are
@@ -57,6 +59,8 @@ impl Sockets {
         let api =
             config.api.listen.iter().map(|address| tcp("api", *address, "api.listen")).collect::<Result<_, _>>()?;
         let ingress = config.ingressd_listen.map(|address| tcp("ingress", address, "ingressd.listen")).transpose()?;
+        let metrics =
+            config.observe.metrics_listen.map(|address| tcp("metrics", address, "observe.metricsListen")).transpose()?;
         let bucket = embedded.map(|bucket| bind_bucket(dirs, bucket, &mut kept)).transpose()?;
         let mut unix = |name: &str| {
             let path = dirs.socket(name);
@@ -70,6 +74,7 @@ impl Sockets {
             api,
             ingress,
             bucket,
+            metrics,
             registry: unix(REGISTRY)?,
             admin: unix(ADMIN)?,
             router: unix(ROUTER)?,
@@ -158,7 +163,8 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
     // Left over from a supervisor that was killed; the lock says that none runs.
     crate::state::remove(path)?;
     let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    // Its directory says who comes as far as here, and its server looks at who calls.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
     rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)

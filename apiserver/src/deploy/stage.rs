@@ -46,7 +46,8 @@ impl Stage {
     /// Opens the stage. Gives back the deploys with everything they need, oldest first, and removes the rest.
     pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<(Staged, Meta)>)> {
         let dir = dir.join("stage");
-        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        // The group are deploy jobs, where they are users of their own: they read what was unpacked, and nothing else of ours.
+        DirBuilder::new().recursive(true).mode(0o750).create(&dir)?;
         let mut left = Vec::new();
         for entry in fs::read_dir(&dir)? {
             // Removed when it is dropped.
@@ -63,7 +64,7 @@ impl Stage {
 
     pub(super) fn create(&self, id: &DeployId) -> io::Result<Staged> {
         let dir = self.dir.join(id.as_str());
-        DirBuilder::new().mode(0o700).create(&dir)?;
+        DirBuilder::new().mode(0o750).create(&dir)?;
         Ok(Staged { dir, stays: false })
     }
 }

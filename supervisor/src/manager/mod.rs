@@ -1,11 +1,16 @@
 //! The service manager, where one started us: what it is told, what it keeps for us, and what it wants when it asks us to end.
 //! Without one all of this does nothing.
 
+mod cgroup;
+mod enclosure;
+mod fence;
 mod job;
 mod kept;
 
 use sd_notify::NotifyState;
 
+pub(crate) use enclosure::{Bounds, Enclosure};
+pub(crate) use fence::Fence;
 pub(crate) use job::asked_to_end;
 pub(crate) use kept::{Kept, keep};
 

@@ -4,6 +4,7 @@
 //! forked ends, so a fork from a thread of the runtime's pool would kill healthy daemons. A process is held by its pidfd from the
 //! moment of its fork; nothing here ever signals a bare number that might have been given to somebody else meanwhile.
 
+mod gate;
 mod handle;
 pub(crate) mod proc;
 mod unsafe_calls;
@@ -23,6 +24,9 @@ use rustix::fs::{MemfdFlags, SeekFrom};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::oneshot;
 
+use crate::confine::Confinement;
+
+pub(crate) use gate::{Door, Gate};
 pub(crate) use handle::{Exit, ProcessHandle};
 
 /// First descriptor of the systemd protocol.
@@ -44,6 +48,28 @@ pub(crate) struct Spec {
     pub(crate) sockets: Vec<(String, OwnedFd)>,
     pub(crate) bond: Bond,
     pub(crate) limits: Limits,
+    pub(crate) rights: Rights,
+}
+
+/// What a process may do: by default what we may, less new privileges, which no child ever gets (`PR_SET_NO_NEW_PRIVS`).
+#[derive(Debug, Default)]
+pub(crate) struct Rights {
+    /// Somebody else to be.
+    pub(crate) user: Option<User>,
+    /// Entered last, just before the program.
+    pub(crate) confined: Option<Confinement>,
+    /// Where it waits before the program, until somebody has put it where it belongs.
+    pub(crate) gate: Option<Gate>,
+}
+
+/// A user, with its groups. Only root can make a process somebody else's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) groups: Vec<u32>,
+    /// `umask(2)`.
+    pub(crate) mask: u32,
 }
 
 /// What is different for a process from what we have ourselves.
@@ -53,6 +79,8 @@ pub(crate) struct Limits {
     pub(crate) easier_to_kill: i32,
     /// How many files it may have open, as far as we may have so many.
     pub(crate) files: Option<u64>,
+    /// How many processes and threads its user may have: for users that belong to one process and its children.
+    pub(crate) tasks: Option<u64>,
 }
 
 /// The highest value of `oom_score_adj`.
@@ -97,38 +125,27 @@ pub(crate) struct Spawned {
 
 type Job = (Spec, oneshot::Sender<io::Result<Spawned>>);
 
-/// The thread that forks. It ends when the last clone of this is dropped, and with it every [`Bond::Bound`] process.
+/// The threads that fork: one for most, and one for those that wait at a gate, so that a service manager that is slow holds up
+/// nobody else. They end when the last clone of this is dropped, and with them every [`Bond::Bound`] process.
 #[derive(Debug, Clone)]
 pub(crate) struct Spawner {
     jobs: mpsc::Sender<Job>,
+    gated: mpsc::Sender<Job>,
 }
 
 impl Spawner {
-    /// Starts the thread.
+    /// Starts the threads.
     pub(crate) fn start() -> io::Result<Self> {
         let reserved = reserve_low_descriptors()?;
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        std::thread::Builder::new().name("spawner".to_owned()).spawn(move || {
-            let _reserved = reserved;
-            for (spec, answer) in inbox {
-                // A caller that is gone leaves the process without an owner: end it at once.
-                if let Err(Ok(orphan)) = answer.send(spawn(spec)) {
-                    let _ = rustix::process::pidfd_send_signal(&orphan.pidfd, rustix::process::Signal::KILL);
-                    let _ = rustix::process::waitid(
-                        rustix::process::WaitId::PidFd(orphan.pidfd.as_fd()),
-                        rustix::process::WaitIdOptions::EXITED,
-                    );
-                }
-            }
-        })?;
-        Ok(Self { jobs })
+        Ok(Self { jobs: forking("spawner", reserved)?, gated: forking("spawner-gated", Vec::new())? })
     }
 
     /// Starts a process.
     pub(crate) async fn spawn(&self, spec: Spec) -> io::Result<Spawned> {
         let (answer, outcome) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts processes is gone");
-        self.jobs.send((spec, answer)).map_err(|_| gone())?;
+        let thread = if spec.rights.gate.is_some() { &self.gated } else { &self.jobs };
+        thread.send((spec, answer)).map_err(|_| gone())?;
         outcome.await.map_err(|_| gone())?
     }
 
@@ -137,6 +154,24 @@ impl Spawner {
         let spawned = self.spawn(spec).await?;
         ProcessHandle::of_child(spawned.pid, spawned.pidfd)
     }
+}
+
+fn forking(name: &str, reserved: Vec<File>) -> io::Result<mpsc::Sender<Job>> {
+    let (jobs, inbox) = mpsc::channel::<Job>();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _reserved = reserved;
+        for (spec, answer) in inbox {
+            // A caller that is gone leaves the process without an owner: end it at once.
+            if let Err(Ok(orphan)) = answer.send(spawn(spec)) {
+                let _ = rustix::process::pidfd_send_signal(&orphan.pidfd, rustix::process::Signal::KILL);
+                let _ = rustix::process::waitid(
+                    rustix::process::WaitId::PidFd(orphan.pidfd.as_fd()),
+                    rustix::process::WaitIdOptions::EXITED,
+                );
+            }
+        }
+    })?;
+    Ok(jobs)
 }
 
 /// Keeps the descriptors that a child's sockets are moved to taken here. Between fork and exec the child's end of the standard
@@ -175,17 +210,24 @@ fn spawn(spec: Spec) -> io::Result<Spawned> {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
     }
+    // What a child does before its program runs, in this order: what only root may do comes first, and what cannot be taken back last.
+    if let Some(gate) = spec.rights.gate {
+        unsafe_calls::wait_at(&mut command, gate);
+    }
+    unsafe_calls::limit(&mut command, spec.limits.files, spec.limits.tasks);
+    if let Some(user) = spec.rights.user {
+        unsafe_calls::become_user(&mut command, user);
+    }
     match spec.bond {
         Bond::Bound => {
             command.process_group(0);
+            // A change of user clears the signal, so it is asked for after that.
             unsafe_calls::die_with_parent(&mut command);
         }
         Bond::Free => unsafe_calls::own_session(&mut command),
     }
-    if let Some(files) = spec.limits.files {
-        unsafe_calls::limit_files(&mut command, files);
-    }
     pass_sockets(&mut command, spec.sockets)?;
+    unsafe_calls::confine(&mut command, spec.rights.confined);
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);
     if spec.limits.easier_to_kill > 0

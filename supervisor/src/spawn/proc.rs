@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Longest environment that is looked at, in bytes. celld's has about 1 KiB.
 const MAX_ENVIRONMENT: u64 = 1024 * 1024;
@@ -40,6 +43,60 @@ pub(crate) fn session_leaders_given(name: &str) -> BTreeMap<PathBuf, u32> {
     let leaders = pids
         .filter(|pid| std::fs::read_to_string(file(*pid, "stat")).is_ok_and(|stat| session_of(&stat) == Some(*pid)));
     leaders.filter_map(|pid| Some((given(pid, name)?, pid))).collect()
+}
+
+/// Ends every process of these users.
+pub(crate) fn kill_all_of(users: std::ops::RangeInclusive<u32>) {
+    // Twice: what is forked while the list is read.
+    for _ in 0..2 {
+        let Ok(entries) = std::fs::read_dir("/proc") else { return };
+        for entry in entries.flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let theirs = || entry.metadata().is_ok_and(|metadata| users.contains(&metadata.uid()));
+            if let Some(pid) = pid.and_then(Pid::from_raw)
+                && theirs()
+                && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
+                // It might have become another's meanwhile.
+                && theirs()
+            {
+                let _ = pidfd_send_signal(&process, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// What a process takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Usage {
+    /// Memory that it has in use.
+    pub(crate) resident_bytes: u64,
+    /// Processor time since it began.
+    pub(crate) cpu_seconds: f64,
+}
+
+/// What a process takes (`proc(5)`: fields 14, 15 and 24 of `stat`). `None`: it has ended.
+pub(crate) fn usage(pid: u32) -> Option<Usage> {
+    usage_of(&std::fs::read_to_string(file(pid, "stat")).ok()?)
+}
+
+fn usage_of(stat: &str) -> Option<Usage> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    let pages: u64 = fields.nth(8)?.parse().ok()?;
+    let ticks = rustix::param::clock_ticks_per_second().max(1);
+    Some(Usage {
+        resident_bytes: pages * u64::try_from(rustix::param::page_size()).unwrap_or(4096),
+        cpu_seconds: (user + system) as f64 / ticks as f64,
+    })
+}
+
+/// The process that started it, or took it over; field 4.
+pub(crate) fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(file(pid, "stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// Field 6; `None` of a zombie.
@@ -81,6 +138,7 @@ mod tests {
         let own = std::process::id();
         assert!(start_time(own).unwrap() > 0);
         assert_eq!(start_time(own), start_time(own));
+        assert_eq!(parent(own), Some(std::os::unix::process::parent_id()));
         let path = std::env::var("PATH").unwrap();
         assert!(was_given(own, "PATH", Path::new(&path)) && !was_given(own, "PATH", Path::new("/other")));
     }

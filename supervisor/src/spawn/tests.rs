@@ -17,6 +17,7 @@ fn shell(script: &str) -> Spec {
         sockets: Vec::new(),
         bond: Bond::Bound,
         limits: Limits::default(),
+        rights: Rights::default(),
     }
 }
 
@@ -88,7 +89,7 @@ async fn limits_hold_from_the_first_instruction_and_for_what_the_child_starts() 
     let script = "ulimit -Hn; ulimit -Sn; while [ $(cat /proc/self/oom_score_adj) = $0 ]; do :; done; cat /proc/self/oom_score_adj";
     let mut spec = shell(script);
     spec.arguments.push(own.to_string().into());
-    spec.limits = Limits { easier_to_kill: 7, files: Some(100) };
+    spec.limits = Limits { easier_to_kill: 7, files: Some(100), tasks: None };
     assert_eq!(said(spec).await, format!("100\n100\n{}\n", own + 7));
 }
 

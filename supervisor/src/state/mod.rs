@@ -3,7 +3,9 @@
 mod files;
 mod identity;
 mod lock;
+mod owners;
 mod ports;
+mod users;
 
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -12,9 +14,13 @@ use std::path::{Path, PathBuf};
 pub(crate) use files::{read_json, remove, write_json};
 pub(crate) use identity::{EmbeddedBucket, ingress_token, node_id, node_key};
 pub(crate) use lock::Lock;
+pub(crate) use owners::{give, set_mode};
 pub(crate) use ports::{Book, Pair};
+pub(crate) use users::{Lent, Users, callers};
 
 use crate::api::Error;
+use crate::daemon::Name;
+use crate::sockets;
 
 /// The layout of a state directory.
 #[derive(Debug, Clone)]
@@ -38,7 +44,40 @@ impl Dirs {
         for inner in ["registryd", "apiserver", "celld", "logs", "processes"] {
             private_dir(&dirs.state.join(inner)).map_err(|error| cannot_write(&dirs.state.join(inner), &error))?;
         }
+        for server in [sockets::REGISTRY, sockets::ADMIN, sockets::ROUTER, sockets::SUPERVISOR] {
+            let socket = dirs.socket(server);
+            let directory = socket.parent().unwrap_or(&dirs.runtime);
+            private_dir(directory).map_err(|error| cannot_write(directory, &error))?;
+        }
         Ok(dirs)
+    }
+
+    /// Gives to each user what is its own, and lets it through to that. Without users everything stays ours.
+    pub(crate) fn hand_out(&self, users: Option<&Users>) -> Result<(), Error> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error: io::Error| cannot_write(&path, &error)
+        };
+        let Some(users) = users else { return Ok(()) };
+        for dir in [&self.state, &self.runtime, &self.state.join("celld"), &self.jobs()] {
+            // A passage to what is theirs: nobody but us lists it.
+            set_mode(dir, 0o711).map_err(failed(dir))?;
+        }
+        for (name, inner) in [(Name::Registryd, "registryd"), (Name::Apiserver, "apiserver"), (Name::Bucketd, "bucket")] {
+            let path = self.state.join(inner);
+            private_dir(&path).map_err(failed(&path))?;
+            let owner = users.daemon(name);
+            // Deploy jobs go through the apiserver's to the project that was staged for them.
+            let mode = if name == Name::Apiserver { 0o710 } else { 0o700 };
+            give(&path, owner.uid, owner.gid, mode).map_err(failed(&path))?;
+        }
+        for server in [sockets::REGISTRY, sockets::ADMIN, sockets::ROUTER, sockets::SUPERVISOR] {
+            let socket = self.socket(server);
+            let directory = socket.parent().unwrap_or(&self.runtime);
+            let (group, mode) = users.callers(server).map_or((0, 0o700), |group| (group, 0o710));
+            give(directory, 0, group, mode).map_err(failed(directory))?;
+        }
+        Ok(())
     }
 
     /// Makes the directory of jobs, without what jobs left there that a crash cut off. Only for whoever has the lock.
@@ -79,7 +118,7 @@ impl Dirs {
 /// Longest path of a Unix socket: `sun_path` of unix(7) has 108 bytes, the last one is a zero.
 const MAX_SOCKET_PATH: usize = 107;
 /// The longest name of a socket in the runtime directory.
-const LONGEST_SOCKET: &str = "/supervisor.sock";
+const LONGEST_SOCKET: &str = "/supervisor/sock";
 
 fn fits(runtime: &Path) -> bool {
     runtime.as_os_str().len() + LONGEST_SOCKET.len() <= MAX_SOCKET_PATH
@@ -144,11 +183,11 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let deep = base.path().join("d".repeat(120));
         let dirs = Dirs::create(&deep, &deep.join("run")).unwrap();
-        assert!(dirs.socket("supervisor.sock").as_os_str().len() <= MAX_SOCKET_PATH);
+        assert!(dirs.socket(sockets::SUPERVISOR).as_os_str().len() <= MAX_SOCKET_PATH);
         assert_ne!(dirs.runtime, Dirs::create(&deep, &deep.join("run2")).unwrap().runtime);
         for made in [&dirs.runtime, &short_runtime_dir(&deep.join("run2"))] {
             assert_eq!(std::fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o700);
-            std::fs::remove_dir(made).unwrap();
+            std::fs::remove_dir_all(made).unwrap();
         }
     }
 

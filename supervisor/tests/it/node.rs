@@ -114,7 +114,7 @@ impl Node<'_> {
     }
 
     pub(crate) fn client(&self) -> SupervisorClient<Channel> {
-        SupervisorClient::new(transport::channel(&self.place.state().join("run/supervisor.sock")))
+        SupervisorClient::new(transport::channel(&self.place.state().join("run/supervisor/sock")))
     }
 }
 
