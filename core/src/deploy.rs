@@ -347,6 +347,30 @@ mod tests {
             );
         }
 
+        const WORDS: [&str; 20] = [
+            "\"replicas\":1,", "\"replicas\":\"all\",", "\"nodeSelector\":{},", "\"source\":{", "\"application\":\"x\",",
+            "\"oidc\":1,", "\"oidcSub\":1,", "\"commit\":\"\",", "null", "-0", "1e+21", "0.000001", "\\u0000", "\\ud800", "{}", "[",
+            "]", "}", ",", "\u{e9}",
+        ];
+
+        #[test]
+        fn what_became_of_a_header_is_read_only_in_its_one_spelling() {
+            fuzz::holds(2000, &fuzz::mutated("header", &WORDS), |input| {
+                let Ok(metadata) = Metadata::decode(&URL_SAFE_NO_PAD.encode(&input)) else { return Ok(()) };
+                let text = String::from_utf8(input).unwrap();
+                let read: Value = serde_json::from_str(&text).unwrap();
+                prop_assert_eq!(canonical(&read), text);
+                let refused = ["application", "oidc"].iter().any(|name| read.get(name).is_some());
+                prop_assert!(!refused && read.pointer("/source/oidcSub").is_none());
+                // What is not in it is nowhere in what was read.
+                let given = |name: &str| read.get(name).is_some_and(|value| !value.is_null());
+                prop_assert_eq!(metadata.replicas.is_some(), given("replicas"));
+                prop_assert_eq!(metadata.node_selector.is_some(), given("nodeSelector"));
+                prop_assert_eq!(metadata.source.is_some(), given("source"));
+                Ok(())
+            });
+        }
+
         #[test]
         fn no_header_makes_it_panic() {
             fuzz::holds(2000, &("[A-Za-z0-9_-]{0,64}|.{0,32}", ".{0,64}"), |(header, json)| {

@@ -191,6 +191,19 @@ mod tests {
             });
         }
 
+        const WORDS: [&str; 14] =
+            [".", "..", "-", "*.", "xn--", "_", ":443", "/", "%2e", "0", "127.0.0.1", "\u{130}", "\u{ad}", "abcdefghijklmnopqrstuvwxyz012345"];
+
+        #[test]
+        fn what_became_of_a_host_is_read_exactly_when_the_claim_rule_says_so() {
+            fuzz::holds(2000, &fuzz::mutated("host", &WORDS), |input| {
+                let text = String::from_utf8_lossy(&input);
+                let read = text.parse::<Host>().is_ok_and(|host| host.as_str() == text.to_ascii_lowercase());
+                prop_assert_eq!(read, is_claimable(&text.to_ascii_lowercase()), "{:?}", text);
+                Ok(())
+            });
+        }
+
         #[test]
         fn a_host_lies_under_itself_and_its_parents_and_nothing_else() {
             fuzz::holds(2000, &(text(), text()), |(a, b)| {

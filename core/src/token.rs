@@ -18,6 +18,8 @@ use crate::time::Timestamp;
 pub const AUDIENCE: &str = "scafo-node";
 /// The header, with the value `1`, of a request that a node forwards to the coordinator. It counts only beside a node token.
 pub const FORWARDED: &str = "x-scafo-forwarded";
+/// The header that says of which operation such a request is, so that it is recognised when it is forwarded again.
+pub const OPERATION: &str = "x-scafo-operation";
 /// Longest life of a token, in seconds.
 pub const MAX_LIFETIME_S: i64 = 60;
 /// How far the clocks of signer and verifier may be apart, in seconds, at both ends.
@@ -420,6 +422,49 @@ mod tests {
                 prop_assert_eq!(accepted, legal);
                 Ok(())
             });
+        }
+
+        /// Pieces of tokens, right ones and wrong ones.
+        const WORDS: [&str; 22] = [
+            "\"alg\":\"none\",", "\"alg\":\"EdDSA\",", "\"crit\":[],", "\"jwk\":{},", "\"b64\":false,", "\"typ\":\"JWT\",",
+            "\"kid\":\"op\",", "\"sub\":\"op\",", "\"aud\":\"scafo-node\",", "1800000000", "1800000030", "1799999911", "-1",
+            "1e9", "9223372036854775807", "null", "\\u0000", "{", "}", ",", "\"", "AQEBAQEBAQEBAQEBAQEBAQ",
+        ];
+
+        /// The rules again, over the plain JSON.
+        fn is_legal(header: &str, claims: &str) -> bool {
+            let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
+            let (header, claims) = (read(header), read(claims));
+            let known = |name: &String| ["alg", "kid", "typ"].contains(&name.as_str());
+            let typ = header.get("typ").is_none_or(|typ| {
+                typ.is_null() || typ.as_str().is_some_and(|typ| typ.eq_ignore_ascii_case("JWT"))
+            });
+            let plain = header["alg"] == "EdDSA" && typ && header.as_object().is_some_and(|all| all.keys().all(known));
+            let same = header["kid"].is_string() && header["kid"] == claims["sub"] && claims["aud"] == "scafo-node";
+            let jti = claims["jti"].as_str().and_then(|jti| URL_SAFE_NO_PAD.decode(jti).ok());
+            let (Some(iat), Some(exp)) = (claims["iat"].as_i64(), claims["exp"].as_i64()) else { return false };
+            let now = i128::from(NOW.as_seconds());
+            let (iat, exp) = (i128::from(iat), i128::from(exp));
+            let in_time = (1..=60).contains(&(exp - iat)) && iat <= now + 30 && exp > now - 30;
+            plain && same && in_time && jti.is_some_and(|jti| jti.len() == 16)
+        }
+
+        #[test]
+        fn what_became_of_a_token_is_accepted_only_by_the_rules() {
+            fuzz::holds(2000, &fuzz::mutated("token", &WORDS), |input| {
+                let text = String::from_utf8_lossy(&input);
+                let (header, claims) = text.split_once('\n').unwrap_or((&text, ""));
+                // Signed by the right key: what is said decides.
+                let accepted = check(header, claims, NOW).is_ok();
+                prop_assert!(!accepted || is_legal(header, claims), "{text}");
+                Ok(())
+            });
+            let accepted = |input: Vec<u8>| {
+                let text = String::from_utf8(input).unwrap();
+                let (header, claims) = text.split_once('\n').unwrap();
+                check(header, claims, NOW).is_ok()
+            };
+            assert!(fuzz::corpus("token").into_iter().filter(|input| accepted(input.clone())).count() >= 2);
         }
 
         #[test]

@@ -415,4 +415,44 @@ mod properties {
             Ok(())
         });
     }
+
+    /// Pieces of names, sizes and kinds.
+    const WORDS: [&str; 18] = [
+        "../", "/", "./", "..", "\\", "\0", "wrangler.json", "00000000000\0", "77777777777\0", "00000001000\0", "ustar\0", "0", "1", "2", "5",
+        "L", "x", "PK\u{1}\u{2}",
+    ];
+
+    /// Makes the sums of all blocks right that begin as headers do, so that a change is looked at and not only found damaged.
+    fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
+        for block in bytes.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
+            block[148..156].fill(b' ');
+            let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+            block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn what_became_of_an_archive_never_leaves_the_tree() {
+        fuzz::holds(256, &(fuzz::mutated("archive", &WORDS), 0..4_u8), |(input, form)| {
+            let input = if input.starts_with(b"PK") { input } else { with_sums(input) };
+            let archive = match form {
+                0 => zstd::encode_all(input.as_slice(), 1).unwrap(),
+                1 => {
+                    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+                    gz.write_all(&input).unwrap();
+                    gz.finish().unwrap()
+                }
+                _ => input,
+            };
+            let (dir, outcome) = try_unpack(&archive, LIMITS);
+            assert_inside(dir.path());
+            if let Ok(bytes) = outcome {
+                prop_assert!(bytes <= LIMITS.bytes);
+            }
+            Ok(())
+        });
+        let honest = |archive: &Vec<u8>| try_unpack(archive, LIMITS).1.is_ok();
+        assert!(fuzz::corpus("archive").iter().filter(|archive| honest(archive)).count() >= 4);
+    }
 }
