@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::lease::{Body, Effect, Event, Inputs, State, Write, step};
-use super::{Lead, LeaseView};
+use super::{Lead, LeaseView, fences};
 use crate::daemon::{Core, Fatal};
 use crate::registry::{Mono, Stored};
 
@@ -28,6 +28,8 @@ struct Driver {
     me: NodeId,
     state: State,
     requests: JoinSet<Done>,
+    /// At most one; it ends with the tenure that it is about.
+    proof: JoinSet<Event>,
     pause: Duration,
     not_before: Mono,
     acquired_at: Timestamp,
@@ -47,6 +49,7 @@ pub(crate) async fn elect(core: Arc<Core>, stop: CancellationToken) -> Fatal {
         me: core.settings.node.id.clone(),
         state: State::Following(None),
         requests: JoinSet::new(),
+        proof: JoinSet::new(),
         pause: Duration::ZERO,
         not_before: now,
         acquired_at: core.registry.clock().wall(),
@@ -75,6 +78,10 @@ impl Driver {
                     Ok(done) => self.done(done),
                     Err(_) => return Fatal::ended("a request about the lease"),
                 },
+                Some(proven) = self.proof.join_next() => match proven {
+                    Ok(event) => self.feed(event),
+                    Err(_) => return Fatal::ended("the proof of a fence"),
+                },
                 () = clock.sleep_until(due) => self.feed(Event::Due),
             }
         }
@@ -86,7 +93,7 @@ impl Driver {
         match self.state {
             State::Following(_) if !self.requests.is_empty() => self.core.mono().after(PAUSE.1),
             State::Following(_) => due.max(self.not_before),
-            State::Claiming { .. } | State::Holding { .. } | State::Renewing { .. } => due,
+            State::Surveying(_) | State::Claiming { .. } | State::Holding { .. } | State::Renewing { .. } => due,
         }
     }
 
@@ -95,12 +102,13 @@ impl Driver {
         let landed = matches!(done.event, Event::Written { .. });
         if landed || matches!(done.event, Event::Read(_)) {
             self.core.lease.send_modify(|view| {
+                let fence = done.record.as_ref().map(|record| record.fence);
                 if view.record != done.record {
-                    view.seen.bodies += 1;
+                    // A copy from earlier is no sign of life.
+                    view.seen.bodies += u64::from(fence >= Some(view.seen.fence));
                     view.record.clone_from(&done.record);
                 }
-                let fence = done.record.as_ref().map_or(view.seen.fence, |record| record.fence);
-                view.seen.fence = view.seen.fence.max(fence);
+                view.seen.fence = view.seen.fence.max(fence.unwrap_or_default());
             });
         }
         self.feed(done.event);
@@ -112,18 +120,17 @@ impl Driver {
         }
         let now = self.core.mono();
         let nonce = format!("{:032x}", rand::random::<u128>());
-        let floor = self.core.worlds.borrow().floor.max(self.core.lease.borrow().seen.fence);
         let ttl = self.core.settings.lease_ttl.get();
-        let inputs = Inputs { now, me: &self.me, ttl, floor, nonce: &nonce };
+        let inputs = Inputs { now, me: &self.me, ttl, nonce: &nonce };
         let before = std::mem::replace(&mut self.state, State::Following(None));
-        let claimed = matches!(before, State::Following(_));
+        let claimed = matches!(before, State::Surveying(_));
         let (state, effects) = step(before, event, &inputs);
         if claimed && matches!(state, State::Claiming { .. }) {
             self.acquired_at = self.core.registry.clock().wall();
         }
         self.state = state;
         if let State::Following(seen) = &self.state
-            && effects.is_empty()
+            && !effects.contains(&Effect::Read)
         {
             // Whatever ended here is looked at again after a moment, not at once: two nodes that race must not spin.
             let due = self.state.due();
@@ -158,6 +165,20 @@ impl Driver {
                     put(&core, write, acquired_at).await
                 });
             }
+            Effect::Survey => {
+                let (core, pause) = (Arc::clone(&self.core), self.pause);
+                self.requests.spawn(async move {
+                    core.registry.clock().sleep(pause).await;
+                    let event = fences::survey(&core).await;
+                    let failed = event == Event::SurveyFailed;
+                    Done { event, record: None, failed }
+                });
+            }
+            Effect::Prove(fence) => {
+                let core = Arc::clone(&self.core);
+                self.proof = JoinSet::new();
+                self.proof.spawn(async move { fences::prove(&core, fence).await });
+            }
             Effect::Lead { fence, lapses } => self.core.lease.send_modify(|view| match &mut view.lead {
                 Some(lead) if lead.fence == fence => lead.lapses = lapses,
                 lead => {
@@ -169,12 +190,15 @@ impl Driver {
                     self.core.registry.mint_hint();
                 }
             }),
-            Effect::StepDown => self.core.lease.send_modify(|view| {
-                if let Some(lead) = view.lead.take() {
-                    tracing::warn!(fence = lead.fence.0, "this node does not coordinate any more");
-                    lead.authority.cancel();
-                }
-            }),
+            Effect::StepDown => {
+                self.proof = JoinSet::new();
+                self.core.lease.send_modify(|view| {
+                    if let Some(lead) = view.lead.take() {
+                        tracing::warn!(fence = lead.fence.0, "this node does not coordinate any more");
+                        lead.authority.cancel();
+                    }
+                });
+            }
         }
     }
 }
@@ -240,9 +264,32 @@ mod tests {
 
     use super::*;
     use crate::daemon::testing::core;
+    use crate::node::world::NodeView;
 
     fn leads(core: &Core) -> bool {
         core.lease.borrow().lead.as_ref().is_some_and(|lead| core.mono() < lead.lapses)
+    }
+
+    /// An election without the rest of the daemon: a stand-in for the reconcile loop has the world say what was claimed.
+    async fn run(core: Arc<Core>, stop: CancellationToken) -> Fatal {
+        let stand = async {
+            let mut claims = core.claim.subscribe();
+            loop {
+                let fence = *claims.borrow_and_update();
+                core.worlds.send_modify(|world| {
+                    let mut record = crate::bootstrap::record(&core.settings, core.started);
+                    record.fence = fence;
+                    let view = NodeView { record: Arc::new(record), live: true };
+                    let nodes = &mut Arc::make_mut(world).nodes;
+                    Arc::make_mut(nodes).insert(core.settings.node.id.clone(), view);
+                });
+                claims.changed().await.unwrap();
+            }
+        };
+        tokio::select! {
+            ended = elect(Arc::clone(&core), stop) => ended,
+            () = stand => unreachable!("it goes on for ever"),
+        }
     }
 
     async fn until_leads(leases: &mut watch::Receiver<LeaseView>) -> u64 {
@@ -254,10 +301,10 @@ mod tests {
         let memory = MemoryBucket::new();
         let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
         let mut first = JoinSet::new();
-        first.spawn(elect(Arc::clone(&a), CancellationToken::new()));
+        first.spawn(run(Arc::clone(&a), CancellationToken::new()));
         assert_eq!(until_leads(&mut a.lease.subscribe()).await, 1);
         let mut second = JoinSet::new();
-        second.spawn(elect(Arc::clone(&b), CancellationToken::new()));
+        second.spawn(run(Arc::clone(&b), CancellationToken::new()));
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(700)).await;
             assert!(leads(&a) && !leads(&b));
@@ -279,10 +326,10 @@ mod tests {
         cut.plan(move |_| cut_off.borrow().then_some(Fault::LoseRequest));
         let (a, b) = (core("a", cut), core("b", memory.sibling()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(elect(Arc::clone(&a), CancellationToken::new()));
+        tasks.spawn(run(Arc::clone(&a), CancellationToken::new()));
         until_leads(&mut a.lease.subscribe()).await;
         let authority = a.lease.borrow().lead.clone().unwrap().authority;
-        tasks.spawn(elect(Arc::clone(&b), CancellationToken::new()));
+        tasks.spawn(run(Arc::clone(&b), CancellationToken::new()));
         tokio::time::sleep(Duration::from_secs(20)).await;
         switch.send_replace(true);
         let mut taken = b.lease.subscribe();
@@ -308,10 +355,10 @@ mod tests {
         let (a, b) = (core("a", memory.sibling()), core("b", memory.sibling()));
         let stop = CancellationToken::new();
         let mut first = JoinSet::new();
-        first.spawn(elect(Arc::clone(&a), stop.clone()));
+        first.spawn(run(Arc::clone(&a), stop.clone()));
         until_leads(&mut a.lease.subscribe()).await;
         let mut second = JoinSet::new();
-        second.spawn(elect(Arc::clone(&b), CancellationToken::new()));
+        second.spawn(run(Arc::clone(&b), CancellationToken::new()));
         tokio::time::sleep(Duration::from_secs(31)).await;
         let authority = a.lease.borrow().lead.clone().unwrap().authority;
         stop.cancel();
@@ -331,7 +378,7 @@ mod tests {
         let a = core("a", memory.sibling());
         a.worlds.send_modify(|world| Arc::make_mut(world).floor = scafo_core::record::Fence(41));
         let mut tasks = JoinSet::new();
-        tasks.spawn(elect(Arc::clone(&a), CancellationToken::new()));
+        tasks.spawn(run(Arc::clone(&a), CancellationToken::new()));
         assert_eq!(until_leads(&mut a.lease.subscribe()).await, 42);
     }
 }

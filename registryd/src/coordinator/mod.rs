@@ -4,6 +4,7 @@
 //! trusted by the nodes that read it: see `node::in_force` for what they refuse.
 
 pub(crate) mod driver;
+mod fences;
 pub(crate) mod lease;
 pub(crate) mod placement;
 pub(crate) mod places;
