@@ -1,10 +1,10 @@
 //! Calls to the registry daemon about applications, operator keys and the fleet.
 //!
-//! The service lets every call be repeated, so each is made again while the daemon is away.
+//! Each call is made again while the daemon is away, under the same operation, by which the daemon recognises a call that it
+//! was killed in.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -24,9 +24,10 @@ use scafo_proto::registry::{
     SetRetiredRequest, SetSelectorRequest, UnfreezeRequest,
 };
 use scafo_proto::status::to_problem;
-use scafo_proto::{chunk, transport};
+use scafo_proto::chunk;
+use scafo_proto::transport::{self, Operation};
 use tonic::transport::Channel;
-use tonic::{Response, Status, Streaming};
+use tonic::{Status, Streaming};
 
 use crate::auth::Caller;
 use crate::registry::call;
@@ -50,6 +51,8 @@ pub(crate) struct Deletion<'a> {
     pub(crate) application: &'a ApplicationName,
     pub(crate) force: bool,
     pub(crate) forwarded: bool,
+    /// Of which operation it is, when the node that forwarded it says so.
+    pub(crate) operation: Option<Operation>,
 }
 
 /// An HTTP answer that is passed on as it is.
@@ -131,11 +134,7 @@ impl Administration {
     pub(crate) async fn release_domain(&self, by: &Caller, name: &ApplicationName, host: &Host) -> Answer<DomainReply> {
         let request =
             ReleaseDomainRequest { caller: caller(by), application: name.to_string(), host: host.to_string() };
-        self.remove(transport::STORE, |mut client, left| {
-            let request = transport::within(left, request.clone());
-            async move { client.release_domain(request).await.map(Response::into_inner) }
-        })
-        .await
+        call!(self, transport::STORE, release_domain, request).map_err(|status| to_problem(&status))
     }
 
     /// Deletes an application, here or through the coordinator.
@@ -146,16 +145,16 @@ impl Administration {
             force: deletion.force,
             forwarded: deletion.forwarded,
         };
-        let answered = self
-            .remove(transport::DELETE, |mut client, left| {
-                let request = transport::within(left, request.clone());
-                async move {
-                    let mut pieces = client.delete_application(request).await?.into_inner();
-                    // With a first piece there is an answer, and from then on nothing is tried again.
-                    Ok(pieces.message().await?.map(|first| (first, pieces)))
-                }
-            })
-            .await?;
+        let operation = deletion.operation.unwrap_or_else(Operation::fresh);
+        let answered = transport::again_as(operation, transport::DELETE, |attempt| {
+            let (mut client, request) = (self.client.clone(), transport::within(attempt, request.clone()));
+            async move {
+                let mut pieces = client.delete_application(request).await?.into_inner();
+                // With a first piece there is an answer, and from then on nothing is tried again.
+                Ok(pieces.message().await?.map(|first| (first, pieces)))
+            }
+        });
+        let answered = answered.await.map_err(|status| to_problem(&status))?;
         let (first, rest) = answered.ok_or_else(|| defect("an answer without a first piece"))?;
         Ok(Verbatim { status: first.status, content_type: first.content_type.clone(), body: body(first, rest) })
     }
@@ -193,11 +192,7 @@ impl Administration {
 
     pub(crate) async fn revoke_operator(&self, by: &Caller, id: &OperatorId) -> Answer<()> {
         let request = RevokeOperatorRequest { caller: caller(by), id: id.to_string() };
-        self.remove(transport::STORE, |mut client, left| {
-            let request = transport::within(left, request.clone());
-            async move { client.revoke_operator(request).await.map(drop) }
-        })
-        .await
+        call!(self, transport::STORE, revoke_operator, request).map(drop).map_err(|status| to_problem(&status))
     }
 
     pub(crate) async fn freeze(&self, by: &Caller, reason: Option<String>) -> Answer<FreezeReply> {
@@ -215,31 +210,6 @@ impl Administration {
     pub(crate) async fn frozen(&self) -> Answer<Bytes> {
         let reply = call!(self, transport::STORE, get_freeze, GetFreezeRequest {});
         reply.map(|reply| reply.freeze).map_err(|status| to_problem(&status))
-    }
-
-    /// Makes a call that removes something, again while the daemon is away. That there is nothing to remove is only believed of
-    /// the first try: a try whose answer was lost may have removed it.
-    async fn remove<T, F>(
-        &self,
-        deadline: Duration,
-        call: impl Fn(AdministrationClient<Channel>, Duration) -> F,
-    ) -> Answer<T>
-    where
-        F: Future<Output = Result<T, Status>>,
-    {
-        let mut tries = 0_u32;
-        let outcome = transport::read_again(deadline, |left| {
-            tries += 1;
-            call(self.client.clone(), left)
-        });
-        match outcome.await.map_err(|status| to_problem(&status)) {
-            Err(problem) if problem.code == ProblemCode::NotFound && tries > 1 => Err(Problem::new(
-                ProblemCode::Draining,
-                "a part of this node started again in the middle of this: what was to go is not there now, and this request \
-                 may be what removed it; look, and ask again if need be",
-            )),
-            outcome => outcome,
-        }
     }
 }
 

@@ -2,21 +2,26 @@
 //! themselves.
 //!
 //! The supervisor owns every socket, so a connection made while the server restarts waits in the backlog and is not
-//! refused. What a killed server had in flight fails as [`crate::status::is_transport`]; a call that only reads may simply be
-//! made again, which is what [`read_again`] does.
+//! refused. What a killed server had in flight fails as [`crate::status::is_transport`], and [`read_again`] makes such a call
+//! again. Every call carries an operation id, the same over all its tries, by which a server that was killed in the middle of
+//! a change recognises that it comes again.
 
+use std::fmt;
 use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use hyper_util::rt::TokioIo;
+use scafo_telemetry::trace;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint};
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Request, Status};
 
 use crate::status::is_transport;
@@ -32,24 +37,57 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// How often both ends look whether the other one still answers, so that a stopped process is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// Variable of a daemon's environment: who may call each of its sockets, beside root. `grpc=501,502;admin=` are two users for one
+/// and nobody for the other.
+pub const CALLERS: &str = "SCAFO_CALLERS";
+
+/// The user ids for one socket. What cannot be read admits nobody.
+fn named<'a>(text: &'a str, socket: &'a str) -> impl Iterator<Item = u32> + 'a {
+    let of = move |entry: &'a str| entry.split_once('=').filter(|(name, _)| *name == socket).map(|(_, users)| users);
+    text.split(';').filter_map(of).flat_map(|users| users.split(',').filter_map(|uid| uid.parse().ok()))
+}
+
 /// Which user ids may call a server. The kernel says who a caller is (`SO_PEERCRED`).
-#[derive(Debug, Clone)]
-pub struct Peers(Vec<u32>);
+#[derive(Clone)]
+pub struct Peers {
+    users: Vec<u32>,
+    refused: Option<Arc<dyn Fn(i32) -> bool + Send + Sync>>,
+}
 
 impl Peers {
     /// Root, and whoever this process runs as.
     pub fn same_user() -> Self {
-        Self(vec![0, rustix::process::geteuid().as_raw()])
+        Self::users([rustix::process::geteuid().as_raw()])
     }
 
     /// Root, and these.
     pub fn users(uids: impl IntoIterator<Item = u32>) -> Self {
-        Self(std::iter::once(0).chain(uids).collect())
+        Self { users: std::iter::once(0).chain(uids).collect(), refused: None }
+    }
+
+    /// Those that the supervisor named for the socket that it passed under this name ([`CALLERS`]); where it named none for any
+    /// socket, all processes of the node are one user.
+    pub fn of_socket(name: &str) -> Self {
+        match std::env::var(CALLERS) {
+            Ok(text) => Self::users(named(&text, name)),
+            Err(_) => Self::same_user(),
+        }
+    }
+
+    /// Of those, not the processes whose ids satisfy this: for processes that share a user and are not to call each other.
+    #[must_use]
+    pub fn but_not(self, refused: impl Fn(i32) -> bool + Send + Sync + 'static) -> Self {
+        Self { refused: Some(Arc::new(refused)), ..self }
+    }
+
+    fn is_admitted(&self, uid: u32, pid: Option<i32>) -> bool {
+        let refused = |refused: &Arc<dyn Fn(i32) -> bool + Send + Sync>| pid.is_none_or(|pid| refused(pid));
+        self.users.contains(&uid) && !self.refused.as_ref().is_some_and(refused)
     }
 
     fn admit(&self, stream: &UnixStream) -> bool {
         match stream.peer_cred() {
-            Ok(peer) if self.0.contains(&peer.uid()) => true,
+            Ok(peer) if self.is_admitted(peer.uid(), peer.pid()) => true,
             Ok(peer) => {
                 tracing::warn!(uid = peer.uid(), pid = peer.pid(), "refused a caller on a local socket");
                 false
@@ -64,7 +102,19 @@ impl Peers {
 
 /// A server to add services to, with the settings that every server of a node has.
 pub fn server() -> tonic::transport::Server {
-    tonic::transport::Server::builder().http2_keepalive_interval(Some(KEEP_ALIVE))
+    tonic::transport::Server::builder().http2_keepalive_interval(Some(KEEP_ALIVE)).trace_fn(span)
+}
+
+/// The span of a call that is part of a trace. Calls that are not, such as the parts' own watching of each other, have none.
+fn span(request: &http::Request<()>) -> tracing::Span {
+    if !trace::is_on() || !request.headers().contains_key(trace::TRACEPARENT) {
+        return tracing::Span::none();
+    }
+    let call = request.uri().path().trim_start_matches('/');
+    let span = tracing::info_span!(target: trace::SPANS, parent: None, "call", otel.name = call, otel.kind = "server",
+        rpc.system = "grpc");
+    trace::join(&span, request.headers());
+    span
 }
 
 /// Serves until `shutdown`, then finishes what is open for at most 5 s.
@@ -117,18 +167,90 @@ pub fn channel(socket: &Path) -> Channel {
         }))
 }
 
-/// A request with a deadline, which the server learns too.
-pub fn within<T>(deadline: Duration, message: T) -> Request<T> {
+/// Metadata of a request that names its operation.
+const OPERATION: &str = "scafo-operation";
+
+/// Names one logical call over all its tries: 128 random bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Operation(u128);
+
+impl Operation {
+    /// A new one.
+    #[must_use]
+    pub fn fresh() -> Self {
+        Self(rand::random())
+    }
+
+    /// The one that a request carries; a new one for a caller that names none.
+    pub fn of<T>(request: &Request<T>) -> Self {
+        let named = request.metadata().get(OPERATION).and_then(|value| value.to_str().ok());
+        named.and_then(Self::parse).unwrap_or_else(Self::fresh)
+    }
+
+    /// Reads what [`fmt::Display`] writes: 32 hexadecimal digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// One try of a call: how long it may take, and of which operation it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Try {
+    left: Duration,
+    operation: Operation,
+}
+
+impl From<Duration> for Try {
+    /// The only try of an operation of its own.
+    fn from(left: Duration) -> Self {
+        Self { left, operation: Operation::fresh() }
+    }
+}
+
+/// A request with a deadline and an operation, both of which the server learns.
+pub fn within<T>(attempt: impl Into<Try>, message: T) -> Request<T> {
+    let Try { left, operation } = attempt.into();
     let mut request = Request::new(message);
-    request.set_timeout(deadline);
+    request.set_timeout(left);
+    // Digits are always a value.
+    if let Ok(value) = operation.to_string().parse::<MetadataValue<Ascii>>() {
+        request.metadata_mut().insert(OPERATION, value);
+    }
+    if let Some(value) = trace::traceparent().and_then(|parent| parent.parse::<MetadataValue<Ascii>>().ok()) {
+        request.metadata_mut().insert(trace::TRACEPARENT, value);
+    }
     request
 }
 
-/// Makes a call that only reads, and makes it again while the server is away, until `deadline` is over.
+/// Makes a call, and makes it again while the server is away, until `deadline` is over. For calls that only read, and for those
+/// that may be repeated under their operation.
 ///
 /// # Errors
 /// The first failure that the server itself answered, or the last of the transport.
-pub async fn read_again<T, F>(deadline: Duration, mut call: impl FnMut(Duration) -> F) -> Result<T, Status>
+pub async fn read_again<T, F>(deadline: Duration, call: impl FnMut(Try) -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    again_as(Operation::fresh(), deadline, call).await
+}
+
+/// As [`read_again`], for an operation that has its name already.
+///
+/// # Errors
+/// As [`read_again`].
+pub async fn again_as<T, F>(
+    operation: Operation,
+    deadline: Duration,
+    mut call: impl FnMut(Try) -> F,
+) -> Result<T, Status>
 where
     F: Future<Output = Result<T, Status>>,
 {
@@ -136,7 +258,7 @@ where
     let mut pause = Duration::from_millis(10);
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let outcome = match tokio::time::timeout(left, call(left)).await {
+        let outcome = match tokio::time::timeout(left, call(Try { left, operation })).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Status::deadline_exceeded("no answer within the deadline")),
         };
@@ -146,6 +268,48 @@ where
                 pause = (pause * 2).min(Duration::from_millis(250));
             }
             outcome => return outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_is_admitted_by_its_user_unless_its_process_is_refused() {
+        let peers = Peers::users([7]);
+        assert!(peers.is_admitted(7, Some(1)) && peers.is_admitted(0, None) && !peers.is_admitted(8, Some(1)));
+        let peers = peers.but_not(|pid| pid == 13);
+        assert!(peers.is_admitted(7, Some(12)) && !peers.is_admitted(7, Some(13)) && !peers.is_admitted(7, None));
+    }
+
+    #[test]
+    fn a_socket_has_the_callers_that_are_named_for_it_and_no_others() {
+        let of = |socket| named("grpc=501,502,x;admin=;other", socket).collect::<Vec<_>>();
+        assert_eq!((of("grpc"), of("admin"), of("other"), of("")), (vec![501, 502], vec![], vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn every_try_of_a_call_names_the_same_operation() {
+        let mut seen = Vec::new();
+        let answer: Result<(), Status> = read_again(Duration::from_secs(60), |attempt| {
+            seen.push(Operation::of(&within(attempt, ())));
+            let gone = seen.len() < 3;
+            async move { if gone { Err(Status::unavailable("gone")) } else { Ok(()) } }
+        })
+        .await;
+        answer.unwrap();
+        assert_eq!(seen, [seen[0]; 3]);
+        assert_ne!(seen[0], Operation::of(&within(Duration::from_secs(1), ())), "another call is another operation");
+    }
+
+    #[test]
+    fn an_operation_is_read_as_it_is_written_and_nothing_else_is_one() {
+        let operation = Operation::fresh();
+        assert_eq!(Operation::parse(&operation.to_string()), Some(operation));
+        for other in ["", "1", "+0000000000000000000000000000001", "zz000000000000000000000000000000"] {
+            assert_eq!(Operation::parse(other), None, "{other:?}");
         }
     }
 }

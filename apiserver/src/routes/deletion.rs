@@ -9,7 +9,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use scafo_core::id::ApplicationName;
 use scafo_core::problem::{Problem, ProblemCode};
-use scafo_core::token::FORWARDED;
+use scafo_core::token::{FORWARDED, OPERATION};
+use scafo_proto::transport::Operation;
 
 use super::first;
 use crate::administration::{Deletion, Verbatim};
@@ -24,10 +25,12 @@ pub(crate) async fn delete(
     headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Refusal> {
+    let forwarded = forwarded(&caller, &headers);
     let deletion = Deletion {
         application: &application,
         force: ["1", "true"].contains(&first(&uri, "force").as_str()),
-        forwarded: forwarded(&caller, &headers),
+        forwarded,
+        operation: headers.get(OPERATION).filter(|_| forwarded).and_then(|value| Operation::parse(value.to_str().ok()?)),
     };
     Ok(respond(app.administration.delete(&caller, &deletion).await?)?)
 }

@@ -1,12 +1,11 @@
 //! What the registry of a node on this machine is asked directly, through its admin socket: what has no route in the API.
 
 use std::path::Path;
-use std::time::Duration;
 
 use scafo_core::{Problem, ProblemCode};
 use scafo_proto::registry::{Caller, caller};
 use scafo_proto::status::to_problem;
-use scafo_proto::transport;
+use scafo_proto::transport::{self, Try};
 use serde::de::DeserializeOwned;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -33,11 +32,11 @@ impl Registry {
         Self(transport::channel(admin_socket))
     }
 
-    /// Makes a call, again while the registry restarts: each may be repeated.
+    /// Makes a call, again while the registry restarts: each may be repeated under its operation.
     ///
     /// # Errors
     /// The registry's refusal.
-    pub(super) async fn call<T, F>(&self, call: impl Fn(Channel, Duration) -> F) -> Result<T, Problem>
+    pub(super) async fn call<T, F>(&self, call: impl Fn(Channel, Try) -> F) -> Result<T, Problem>
     where
         F: Future<Output = Result<T, Status>>,
     {

@@ -137,6 +137,30 @@ impl Registry {
         Ok(domain(application, host, &platform))
     }
 
+    /// Since when a release would find something of this application to release, in words that stay while it goes on; `None` when
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn held_since(&self, name: &ApplicationName, host: &Host) -> Result<Option<String>, Problem> {
+        let claim = self.claim(host).await?.filter(|stored| stored.record.application == *name);
+        if let Some(claim) = claim {
+            return Ok(Some(claim.record.claimed_at.to_string()));
+        }
+        let application = self.application(name).await?;
+        let lists = application.is_some_and(|stored| stored.record.domains.contains(host));
+        Ok(lists.then(|| "listed".to_owned()))
+    }
+
+    /// A host and an application as they stand now.
+    ///
+    /// # Errors
+    /// `not-found`; `reference-held` while the application is being deleted; store errors.
+    pub async fn domain(&self, name: &ApplicationName, host: &Host, own: &[Host]) -> Result<Domain, Problem> {
+        let application = self.present(name).await?;
+        Ok(domain(application, host, &self.platform_domains(own).await?))
+    }
+
     /// Removes every claim of an application that is being deleted. Answers the keys.
     ///
     /// # Errors

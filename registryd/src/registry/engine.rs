@@ -3,7 +3,7 @@
 //! Kept true: an update that was acknowledged is in the bucket; an update that was refused is not, unless the answer says
 //! that nobody knows; members of a record that this build does not know survive; nothing of another version is overwritten.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -20,6 +20,13 @@ use super::{
 
 /// User metadata that carries the write id.
 pub(crate) const WRITE_ID: &str = "scafo-write";
+/// User metadata that carries the ids of the writes before that, newest first.
+const WRITES_BEFORE: &str = "scafo-writes-before";
+/// How many of them: a write in doubt is settled within half a minute, in which a key of a busy store takes one a second. 24
+/// ids of 32 characters fit beside everything else into the 2 KiB that stores allow.
+const BEFORE_MAX: usize = 24;
+/// Longest id that is carried on, so that the bound above holds.
+const BEFORE_ID_MAX: usize = 64;
 /// Largest record that is read: a node record with ten thousand entries of 400 bytes.
 pub const RECORD_BYTES_MAX: u64 = 4 << 20;
 /// How long one logical write or read is tried. Six slow answers of the store; less than the 90 s after which a silent node
@@ -37,6 +44,8 @@ pub struct Stored<T> {
     pub etag: ETag,
     /// The id of the write that put it there.
     pub write_id: Option<String>,
+    /// The ids of the writes before it, newest first, as far as they are remembered.
+    pub before: Vec<String>,
     /// When, by the store's clock.
     pub last_modified: Option<Timestamp>,
 }
@@ -46,6 +55,7 @@ pub struct Stored<T> {
 pub struct Intent {
     write_id: String,
     repeatable: bool,
+    overtaken_counts: bool,
     budget: Duration,
     authority: CancellationToken,
 }
@@ -94,6 +104,7 @@ impl Intent {
         Self {
             write_id: format!("{:032x}", rand::random::<u128>()),
             repeatable: true,
+            overtaken_counts: false,
             budget: BUDGET,
             authority: CancellationToken::new(),
         }
@@ -111,6 +122,15 @@ impl Intent {
     #[must_use]
     pub const fn once(mut self) -> Self {
         self.repeatable = false;
+        self
+    }
+
+    /// A change that is done once it has landed, also when somebody else has written over it since: what stands then is answered,
+    /// and the change is not made a second time. Without this, a change in doubt may take place, be overwritten, and take place
+    /// again, which undoes what came in between.
+    #[must_use]
+    pub const fn or_overtaken(mut self) -> Self {
+        self.overtaken_counts = true;
         self
     }
 
@@ -265,14 +285,14 @@ impl Pursuit<'_> {
                 Known::Absent => None,
             };
             if let Some(stored) = &there
-                && stored.write_id.as_ref() == Some(&self.intent.write_id)
+                && self.has_landed(stored)
             {
                 return Ok(Changed { stored: stored.clone(), written: true, doubtful: false });
             }
             if self.doubtful && !self.intent.repeatable {
                 return Err(unclear(key));
             }
-            let (record, stands) = match (decide(there.as_ref())?, there) {
+            let (mut record, stands) = match (decide(there.as_ref())?, there) {
                 (Step::Write(record), there) => (record, there),
                 (Step::Keep, Some(stored)) => return Ok(self.kept(stored)),
                 (Step::Keep, None) => return Err(missing::<T>(key)),
@@ -280,18 +300,22 @@ impl Pursuit<'_> {
             if record.key() != key {
                 return Err(Problem::new(ProblemCode::Immutable, format!("what `{key}` is named for never changes")));
             }
-            let body = to_bytes(&record);
-            let condition = match stands {
-                Some(stored) if to_bytes(&stored.record) == body => return Ok(self.kept(stored)),
-                Some(stored) => Condition::Matches(stored.etag),
-                None => Condition::Absent,
+            let (condition, before) = match stands {
+                Some(stored) if to_bytes(&stored.record) == to_bytes(&record) => return Ok(self.kept(stored)),
+                Some(stored) => {
+                    record.revise();
+                    let before = stored.write_id.into_iter().chain(stored.before);
+                    let before = before.filter(|id| id.len() <= BEFORE_ID_MAX).take(BEFORE_MAX).collect();
+                    (Condition::Matches(stored.etag), before)
+                }
+                None => (Condition::Absent, Vec::new()),
             };
             if let Some(guard) = guard {
                 guard.check().await?;
             }
-            if let Some(etag) = self.write(key, body.into(), &condition).await? {
+            if let Some(etag) = self.write(key, to_bytes(&record).into(), &condition, &before).await? {
                 let write_id = Some(self.intent.write_id.clone());
-                let stored = Stored { record, etag, write_id, last_modified: None };
+                let stored = Stored { record, etag, write_id, before, last_modified: None };
                 return Ok(Changed { stored, written: true, doubtful: false });
             }
             // The first loss is looked at at once: who only wanted to create finds that it is done.
@@ -300,6 +324,12 @@ impl Pursuit<'_> {
             }
             lost += 1;
         }
+    }
+
+    /// Whether what stands is this change's, or comes after it where that is as good.
+    fn has_landed<T>(&self, stored: &Stored<T>) -> bool {
+        let id = &self.intent.write_id;
+        stored.write_id.as_ref() == Some(id) || (self.intent.overtaken_counts && stored.before.contains(id))
     }
 
     fn kept<T>(&self, stored: Stored<T>) -> Changed<T> {
@@ -323,14 +353,24 @@ impl Pursuit<'_> {
     }
 
     /// One conditional write to its end: the tag of the new body, or `None` if the condition does not hold.
-    async fn write(&mut self, key: &str, body: Bytes, condition: &Condition) -> Result<Option<ETag>, Problem> {
+    async fn write(
+        &mut self,
+        key: &str,
+        body: Bytes,
+        condition: &Condition,
+        before: &[String],
+    ) -> Result<Option<ETag>, Problem> {
         let write_id = &self.intent.write_id;
         let mut settling = Settling::new(condition, write_id);
+        let mut metadata: BTreeMap<String, String> = [(WRITE_ID.to_owned(), write_id.clone())].into();
+        if !before.is_empty() {
+            metadata.insert(WRITES_BEFORE.to_owned(), before.join(" "));
+        }
         loop {
             self.authorised()?;
             let options = PutOptions {
                 condition: condition.clone(),
-                metadata: [(WRITE_ID.to_owned(), write_id.clone())].into(),
+                metadata: metadata.clone(),
                 content_type: Some("application/json".to_owned()),
             };
             let mut next = settling.put(self.engine.bucket.put(key, body.clone(), options).await?);
@@ -388,7 +428,9 @@ fn decode<T: Record>(key: &str, object: Object) -> Result<Stored<T>, Problem> {
     }
     let head = object.head;
     let write_id = head.metadata.get(WRITE_ID).cloned();
-    Ok(Stored { record, etag: head.etag, write_id, last_modified: head.last_modified })
+    let before = head.metadata.get(WRITES_BEFORE).map(|ids| ids.split(' ').map(str::to_owned).collect());
+    let before = before.unwrap_or_default();
+    Ok(Stored { record, etag: head.etag, write_id, before, last_modified: head.last_modified })
 }
 
 fn unreadable<T: Record>(key: &str, reason: &str) -> Problem {

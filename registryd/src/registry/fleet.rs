@@ -54,7 +54,7 @@ impl Registry {
         let reason = reason.map(|Reason(text)| text);
         let freeze =
             FreezeRecord { v: V1, frozen_at: self.clock().wall(), by: by.to_owned(), reason, rest: Rest::new() };
-        let changed = self.engine().create(&Intent::new(), &freeze).await?;
+        let changed = self.engine().create(&self.intent(), &freeze).await?;
         // The write id alone tells whose it is: a freeze is created and deleted, never overwritten.
         Ok(Frozen { freeze: changed.stored.record, created: changed.written })
     }
@@ -72,8 +72,27 @@ impl Registry {
             }
             other => other?,
         };
-        self.engine().delete(&Intent::new(), key::FREEZE).await?;
-        Ok(there.is_some())
+        let Some(freeze) = there else { return Ok(false) };
+        self.lift(&freeze).await?;
+        Ok(true)
+    }
+
+    /// Deletes this freeze and no other: a delete without an answer is sent again only while the same one stands, because the
+    /// first may have been carried out, and somebody may have frozen anew.
+    async fn lift(&self, freeze: &Stored<FreezeRecord>) -> Result<(), Problem> {
+        let intent = Intent::new();
+        let mut pursuit = self.engine().pursuit(&intent);
+        loop {
+            match self.bucket().delete(key::FREEZE).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
+                Err(error) => return Err(error.into()),
+            }
+            let stands = self.frozen().await?;
+            if stands.is_none_or(|stands| stands.write_id != freeze.write_id || stands.etag != freeze.etag) {
+                return Ok(());
+            }
+        }
     }
 
     /// The freeze, if deploys are frozen.

@@ -1,7 +1,7 @@
 //! What people decide about one application: each a functional update that keeps everything else.
 //!
 //! All of them refuse an application that does not exist (`not-found`) or is being deleted (`reference-held`), and all may be
-//! repeated.
+//! repeated. One whose answer was lost is recognised and not made again over what others have decided since.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use scafo_core::{
     record::{ApplicationRecord, Replicas},
 };
 
-use super::{Intent, Registry};
+use super::Registry;
 
 impl Registry {
     /// Stops an application on every node, or lets it serve again as before.
@@ -72,7 +72,7 @@ impl Registry {
             change(record);
             Ok(())
         };
-        Ok(self.update_application(&Intent::new(), name, mutate).await?.stored.record)
+        Ok(self.update_application(&self.intent(), name, mutate).await?.stored.record)
     }
 }
 

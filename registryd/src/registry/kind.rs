@@ -6,10 +6,11 @@ use scafo_core::{
     key::{self, prefix},
     record::{
         ApplicationRecord, ChangeHint, CoordinatorLease, DeployRecord, DeploymentRecord, DomainClaim, FreezeRecord,
-        IdentityReservation, NodeRecord, OperatorRecord, PlacementRecord, RegistryMeta, TrustPolicy,
+        IdentityReservation, NodeRecord, OperatorRecord, PlacementRecord, RegistryMeta, Rest, TrustPolicy,
     },
 };
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 /// A record of the registry.
 pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
@@ -18,6 +19,19 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
 
     /// Where it stands.
     fn key(&self) -> String;
+
+    /// Makes the body differ from every body that stood before, where its members may come back to what they were: equal
+    /// bytes have equal tags, and a write that is late would take the old body, come back, for the one that it was to replace.
+    /// Called for each body that replaces another one.
+    fn revise(&mut self) {}
+}
+
+/// Member of a record that counts its bodies.
+const REVISION: &str = "revision";
+
+fn count_up(rest: &mut Rest) {
+    let next = rest.get(REVISION).and_then(Value::as_u64).unwrap_or_default() + 1;
+    rest.insert(REVISION.to_owned(), next.into());
 }
 
 /// A kind that is listed.
@@ -30,7 +44,7 @@ pub trait Kind: Record {
 }
 
 macro_rules! record {
-    ($type:ty, $name:literal, |$record:ident| $key:expr) => {
+    ($type:ty, $name:literal, |$record:ident| $key:expr $(, revised by $revise:expr)?) => {
         impl Record for $type {
             const NAME: &'static str = $name;
 
@@ -38,6 +52,10 @@ macro_rules! record {
                 let $record = self;
                 $key
             }
+
+            $(fn revise(&mut self) {
+                $revise(&mut self.rest);
+            })?
         }
     };
 }
@@ -61,9 +79,9 @@ record!(CoordinatorLease, "coordinator lease", |_lease| key::LEASE.to_owned());
 record!(NodeRecord, "node", |node| key::node(node.id.as_str()));
 record!(IdentityReservation, "identity", |identity| key::identity(&identity.id));
 record!(OperatorRecord, "operator", |operator| key::operator(operator.id.as_str()));
-record!(ApplicationRecord, "application", |application| key::application(&application.name));
+record!(ApplicationRecord, "application", |application| key::application(&application.name), revised by count_up);
 record!(PlacementRecord, "placement", |placement| key::placement(&placement.application));
-record!(TrustPolicy, "trust policy", |trust| key::trust(&trust.application));
+record!(TrustPolicy, "trust policy", |trust| key::trust(&trust.application), revised by count_up);
 record!(DomainClaim, "domain claim", |claim| key::domain(&claim.host));
 record!(DeploymentRecord, "deployment", |deployment| key::deployment(&deployment.application, &deployment.version));
 // Filed under the application that its id names, so that a record that names another one is found out.

@@ -59,6 +59,8 @@ use self::hint::{Hinter, Hinting};
 pub struct Registry {
     engine: Engine,
     hinter: Arc<Hinter>,
+    /// The operation that its changes belong to.
+    operation: Option<String>,
 }
 
 impl fmt::Debug for Registry {
@@ -74,7 +76,24 @@ impl Registry {
     pub fn new(bucket: Arc<dyn Bucket>, clock: Arc<dyn Clock>, by: impl Into<String>) -> Self {
         let hinter = Arc::new(Hinter::start(Arc::clone(&bucket), Arc::clone(&clock), by.into()));
         let hinting = Arc::new(Hinting::new(bucket, Arc::clone(&hinter)));
-        Self { engine: Engine::new(hinting, clock), hinter }
+        Self { engine: Engine::new(hinting, clock), hinter, operation: None }
+    }
+
+    /// The same context for one operation: what it changes carries `operation` as its write id, so that the same call made
+    /// again, by another process too, finds what it has done. One operation is one call of one method; `operation` is printable
+    /// ASCII, at most 64 characters.
+    #[must_use]
+    pub fn under(&self, operation: impl Into<String>) -> Self {
+        Self { engine: self.engine.clone(), hinter: Arc::clone(&self.hinter), operation: Some(operation.into()) }
+    }
+
+    /// What the one change of a call is made with.
+    fn intent(&self) -> Intent {
+        let intent = Intent::new().or_overtaken();
+        match &self.operation {
+            Some(operation) => intent.operation(operation.clone()),
+            None => intent,
+        }
     }
 
     /// Conditional writes of any record. The rules of a kind are in the methods of this type: prefer those.

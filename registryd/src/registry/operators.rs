@@ -79,7 +79,7 @@ impl Registry {
             revoking: None,
             rest: Rest::new(),
         };
-        let there = self.engine().create(&Intent::new(), &record).await?.stored.record;
+        let there = self.engine().create(&self.intent(), &record).await?.stored.record;
         let same = there.public_key == record.public_key
             && there.role == record.role
             && there.applications == record.applications

@@ -41,7 +41,8 @@ impl Registry {
     /// which it is safe to run again.
     pub async fn revoke_operator(&self, granter: &Granter, id: &OperatorId) -> Result<(), Problem> {
         granter.may_revoke(id)?;
-        let mine = format!("{:016x}", rand::random::<u64>());
+        // The same mark when the call comes again, so that none is left of the try that was cut off.
+        let mine = self.operation.clone().unwrap_or_else(|| format!("{:016x}", rand::random::<u64>()));
         let key = key::operator(id.as_str());
         let marked = self
             .engine()

@@ -38,7 +38,7 @@ impl Registry {
             }
             Ok(Step::Write(policy))
         };
-        let changed = self.engine().change(&Intent::new(), &key::trust(name), None, decide).await?;
+        let changed = self.engine().change(&self.intent(), &key::trust(name), None, decide).await?;
         Ok(changed.stored.record)
     }
 

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use scafo_core::record::{ApplicationRecord, Replicas, Role, TrustRule};
+use futures_util::TryFutureExt as _;
+use scafo_core::domain::Host;
+use scafo_core::record::{ApplicationRecord, Replicas, Role, TrustPolicy, TrustRule};
 use scafo_core::scope::ApplicationScope;
 use scafo_core::{ApplicationName, NodeId, OperatorId, Problem, ProblemCode};
 use scafo_proto::registry::administration_server::{Administration, AdministrationServer};
@@ -19,6 +21,7 @@ use scafo_proto::registry::{
     SetLabelsRequest, SetReplicasRequest, SetRetiredRequest, SetSelectorRequest, SetTrustRequest, TrustReply,
     UnfreezeReply, UnfreezeRequest,
 };
+use scafo_proto::transport::Operation;
 use serde_json::json;
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -27,7 +30,7 @@ use super::deletion::{self, Pieces, UnderWay};
 use super::{Chunks, answer, chunks, json, parsed, ready};
 use crate::daemon::{Core, Phase};
 use crate::node::wake::Look;
-use crate::registry::{Domain, Granter, NewClaim, Reason, Registration};
+use crate::registry::{Domain, Granter, NewClaim, Reason, Registration, Registry};
 
 /// The target of events that say who decided what.
 pub(crate) const AUDIT: &str = "scafo::audit";
@@ -69,8 +72,8 @@ impl AdministrationService {
     async fn set<F>(
         &self,
         call: &'static str,
-        (caller, application): (Option<proto::Caller>, String),
-        change: impl FnOnce(Arc<Core>, ApplicationName) -> F + Send,
+        (operation, caller, application): (Operation, Option<proto::Caller>, String),
+        change: impl FnOnce(Registry, ApplicationName) -> F + Send,
     ) -> Result<Response<ApplicationReply>, Status>
     where
         F: Future<Output = Result<ApplicationRecord, Problem>> + Send,
@@ -79,7 +82,7 @@ impl AdministrationService {
             let caller = Caller::of(caller, self.door)?;
             let name: ApplicationName = application.parse()?;
             let core = self.core().await?;
-            let record = change(Arc::clone(&core), name.clone()).await?;
+            let record = change(core.registry.under(operation.to_string()), name.clone()).await?;
             core.wake.look(Look::Applications);
             caller.audit(call, name.as_str());
             Ok(ApplicationReply { application: json(&record) })
@@ -177,40 +180,45 @@ impl Administration for AdministrationService {
     }
 
     async fn set_blocked(&self, request: Request<SetBlockedRequest>) -> Result<Response<ApplicationReply>, Status> {
+        let operation = Operation::of(&request);
         let SetBlockedRequest { caller, application, blocked } = request.into_inner();
         let call = if blocked { "Block" } else { "Unblock" };
-        let set = |core: Arc<Core>, name| async move { core.registry.set_blocked(&name, blocked).await };
-        self.set(call, (caller, application), set).await
+        let set = |registry: Registry, name| async move { registry.set_blocked(&name, blocked).await };
+        self.set(call, (operation, caller, application), set).await
     }
 
     async fn set_labels(&self, request: Request<SetLabelsRequest>) -> Result<Response<ApplicationReply>, Status> {
+        let operation = Operation::of(&request);
         let SetLabelsRequest { caller, application, labels } = request.into_inner();
         let labels: BTreeMap<String, String> = labels.into_iter().collect();
-        let set = |core: Arc<Core>, name| async move { core.registry.set_labels(&name, &labels).await };
-        self.set("SetLabels", (caller, application), set).await
+        let set = |registry: Registry, name| async move { registry.set_labels(&name, &labels).await };
+        self.set("SetLabels", (operation, caller, application), set).await
     }
 
     async fn set_retired(&self, request: Request<SetRetiredRequest>) -> Result<Response<ApplicationReply>, Status> {
+        let operation = Operation::of(&request);
         let SetRetiredRequest { caller, application, retired } = request.into_inner();
         let call = if retired { "Retire" } else { "Unretire" };
-        let set = |core: Arc<Core>, name| async move { core.registry.set_retired(&name, retired).await };
-        self.set(call, (caller, application), set).await
+        let set = |registry: Registry, name| async move { registry.set_retired(&name, retired).await };
+        self.set(call, (operation, caller, application), set).await
     }
 
     async fn set_selector(&self, request: Request<SetSelectorRequest>) -> Result<Response<ApplicationReply>, Status> {
+        let operation = Operation::of(&request);
         let SetSelectorRequest { caller, application, selector } = request.into_inner();
         let selector: Option<BTreeMap<String, String>> = selector.map(|selector| selector.labels.into_iter().collect());
-        let set = |core: Arc<Core>, name| async move { core.registry.set_selector(&name, selector.as_ref()).await };
-        self.set("SetSelector", (caller, application), set).await
+        let set = |registry: Registry, name| async move { registry.set_selector(&name, selector.as_ref()).await };
+        self.set("SetSelector", (operation, caller, application), set).await
     }
 
     async fn set_replicas(&self, request: Request<SetReplicasRequest>) -> Result<Response<ApplicationReply>, Status> {
+        let operation = Operation::of(&request);
         let SetReplicasRequest { caller, application, replicas } = request.into_inner();
-        let set = |core: Arc<Core>, name| async move {
+        let set = |registry: Registry, name| async move {
             let replicas: Replicas = parsed("a number of replicas", &replicas)?;
-            core.registry.set_replicas(&name, replicas).await
+            registry.set_replicas(&name, replicas).await
         };
-        self.set("SetReplicas", (caller, application), set).await
+        self.set("SetReplicas", (operation, caller, application), set).await
     }
 
     async fn claim_domain(&self, request: Request<ClaimDomainRequest>) -> Result<Response<DomainReply>, Status> {
@@ -231,13 +239,19 @@ impl Administration for AdministrationService {
     }
 
     async fn release_domain(&self, request: Request<ReleaseDomainRequest>) -> Result<Response<DomainReply>, Status> {
+        let operation = Operation::of(&request);
         let ReleaseDomainRequest { caller, application, host } = request.into_inner();
         answer("ReleaseDomain", async {
             let caller = Caller::of(caller, self.door)?;
-            let (name, host) = (application.parse()?, host.parse()?);
+            let (name, host): (ApplicationName, Host) = (application.parse()?, host.parse()?);
             let core = self.core().await?;
             let own = &core.settings.node.platform_domains;
-            let domain = Box::pin(core.registry.release_domain(&name, &host, own)).await?;
+            let held = core.registry.held_since(&name, &host);
+            let release = Box::pin(core.registry.release_domain(&name, &host, own));
+            let domain = match core.operations.remove(operation, held, release).await? {
+                Some(domain) => domain,
+                None => core.registry.domain(&name, &host, own).await?,
+            };
             core.wake.look(Look::Applications);
             caller.audit("ReleaseDomain", &format!("{name} {host}"));
             Ok(reply(domain))
@@ -251,12 +265,13 @@ impl Administration for AdministrationService {
         &self,
         request: Request<DeleteApplicationRequest>,
     ) -> Result<Response<Self::DeleteApplicationStream>, Status> {
+        let operation = Operation::of(&request);
         let DeleteApplicationRequest { caller, application, force, forwarded } = request.into_inner();
         let work = async {
             let caller = Caller::of(caller, self.door)?;
             let name: ApplicationName = application.parse()?;
             let core = self.core().await?;
-            let asked = deletion::Asked { name: &name, force, forwarded };
+            let asked = deletion::Asked { name: &name, force, forwarded, operation };
             let answer = deletion::delete(&core, &self.under_way, asked).await?;
             // The node that was asked first tells; the coordinator behind it only does it.
             if !forwarded && answer.is_success() {
@@ -308,13 +323,15 @@ impl Administration for AdministrationService {
         &self,
         request: Request<RegisterOperatorRequest>,
     ) -> Result<Response<OperatorReply>, Status> {
+        let operation = Operation::of(&request);
         let request = request.into_inner();
         answer("RegisterOperator", async {
             let caller = Caller::of(request.caller.clone(), self.door)?;
             let asked = registration(request)?;
             let core = self.core().await?;
             let granter = caller.granter(&core).await?;
-            let operator = core.registry.register_operator(&granter, asked).await?;
+            let registry = core.registry.under(operation.to_string());
+            let operator = registry.register_operator(&granter, asked).await?;
             caller.audit("RegisterOperator", operator.id.as_str());
             Ok(OperatorReply { operator: json(&operator) })
         })
@@ -325,13 +342,16 @@ impl Administration for AdministrationService {
         &self,
         request: Request<RevokeOperatorRequest>,
     ) -> Result<Response<RevokeOperatorReply>, Status> {
+        let operation = Operation::of(&request);
         let RevokeOperatorRequest { caller, id } = request.into_inner();
         answer("RevokeOperator", async {
             let caller = Caller::of(caller, self.door)?;
             let id: OperatorId = id.parse()?;
             let core = self.core().await?;
             let granter = caller.granter(&core).await?;
-            core.registry.revoke_operator(&granter, &id).await?;
+            let registry = core.registry.under(operation.to_string());
+            let found = async { Ok(registry.operator(&id).await?.map(|it| it.record.created_at.to_string())) };
+            core.operations.remove(operation, found, registry.revoke_operator(&granter, &id)).await?;
             caller.audit("RevokeOperator", id.as_str());
             Ok(RevokeOperatorReply {})
         })
@@ -339,11 +359,13 @@ impl Administration for AdministrationService {
     }
 
     async fn freeze(&self, request: Request<FreezeRequest>) -> Result<Response<FreezeReply>, Status> {
+        let operation = Operation::of(&request);
         let FreezeRequest { caller, reason } = request.into_inner();
         answer("Freeze", async {
             let caller = Caller::of(caller, self.door)?;
             let reason = reason.map_or(Ok(None), |reason| Reason::parse(&reason))?;
-            let frozen = self.core().await?.registry.freeze(caller.name(), reason).await?;
+            let registry = self.core().await?.registry.under(operation.to_string());
+            let frozen = registry.freeze(caller.name(), reason).await?;
             caller.audit("Freeze", "fleet");
             Ok(FreezeReply { freeze: json(&frozen.freeze), created: frozen.created })
         })
@@ -351,9 +373,13 @@ impl Administration for AdministrationService {
     }
 
     async fn unfreeze(&self, request: Request<UnfreezeRequest>) -> Result<Response<UnfreezeReply>, Status> {
+        let operation = Operation::of(&request);
         answer("Unfreeze", async {
             let caller = Caller::of(request.into_inner().caller, self.door)?;
-            let lifted = self.core().await?.registry.unfreeze().await?;
+            let core = self.core().await?;
+            let found = async { Ok(core.registry.frozen().await?.and_then(|freeze| freeze.write_id)) };
+            // Lifted by an earlier try is lifted by this call.
+            let lifted = core.operations.remove(operation, found, core.registry.unfreeze()).await?.unwrap_or(true);
             caller.audit("Unfreeze", "fleet");
             Ok(UnfreezeReply { lifted })
         })
@@ -386,12 +412,14 @@ impl Administration for AdministrationService {
     }
 
     async fn set_trust(&self, request: Request<SetTrustRequest>) -> Result<Response<TrustReply>, Status> {
+        let operation = Operation::of(&request);
         let SetTrustRequest { caller, application, rule } = request.into_inner();
         answer("SetTrust", async {
             let caller = Caller::of(caller, self.door)?;
             let name: ApplicationName = application.parse()?;
             let rule: TrustRule = parsed("a trust rule", &rule)?;
-            let policy = self.core().await?.registry.set_trust(&name, &rule).await?;
+            let registry = self.core().await?.registry.under(operation.to_string());
+            let policy = registry.set_trust(&name, &rule).await?;
             caller.audit("SetTrust", name.as_str());
             Ok(TrustReply { policy: json(&policy) })
         })
@@ -399,17 +427,27 @@ impl Administration for AdministrationService {
     }
 
     async fn remove_trust(&self, request: Request<RemoveTrustRequest>) -> Result<Response<RemoveTrustReply>, Status> {
+        let operation = Operation::of(&request);
         let RemoveTrustRequest { caller, application, issuer } = request.into_inner();
         answer("RemoveTrust", async {
             let caller = Caller::of(caller, self.door)?;
             let name: ApplicationName = application.parse()?;
             let issuer = Some(issuer.as_str()).filter(|issuer| !issuer.is_empty());
-            let removed = self.core().await?.registry.remove_trust(&name, issuer).await?;
+            let core = self.core().await?;
+            let found = async { Ok(core.registry.trust(&name).await?.filter(|it| concerns(&it.record, issuer))) };
+            let found = found.map_ok(|it| it.map(|_| issuer.unwrap_or_default().to_owned()));
+            let removal = core.registry.remove_trust(&name, issuer);
+            let removed = core.operations.remove(operation, found, removal).await?.unwrap_or(true);
             caller.audit("RemoveTrust", name.as_str());
             Ok(RemoveTrustReply { removed })
         })
         .await
     }
+}
+
+/// Whether a policy has anything of this issuer; of any, when none is named.
+fn concerns(policy: &TrustPolicy, issuer: Option<&str>) -> bool {
+    issuer.is_none_or(|issuer| policy.rules.iter().any(|rule| rule.issuer == issuer))
 }
 
 fn registration(request: RegisterOperatorRequest) -> Result<Registration, Problem> {

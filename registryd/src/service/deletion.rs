@@ -9,17 +9,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{Method, Uri};
+use http::{Method, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use scafo_core::problem::ProblemDocument;
 use scafo_core::record::CoordinatorLease;
-use scafo_core::token::FORWARDED;
-use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode};
+use scafo_core::token::{FORWARDED, OPERATION};
+use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode, key};
 use scafo_proto::chunk::split;
 use scafo_proto::registry::DeleteApplicationPiece;
+use scafo_proto::transport::Operation;
 use serde_json::json;
 use tonic::Status;
 
@@ -77,24 +78,31 @@ pub(super) struct Asked<'a> {
     pub(super) force: bool,
     /// Another node has passed it on already.
     pub(super) forwarded: bool,
+    /// Of which operation it is.
+    pub(super) operation: Operation,
 }
 
 /// An HTTP answer.
 #[derive(Debug)]
 pub(super) struct Answer {
-    status: u16,
+    status: StatusCode,
     content_type: String,
     body: Bytes,
 }
 
 impl Answer {
-    pub(super) const fn is_success(&self) -> bool {
-        self.status >= 200 && self.status < 300
+    fn deleted(keys: &[String]) -> Self {
+        let body = super::json(&json!({ "deleted": keys }));
+        Self { status: StatusCode::OK, content_type: "application/json".to_owned(), body }
+    }
+
+    pub(super) fn is_success(&self) -> bool {
+        self.status.is_success()
     }
 
     pub(super) fn into_pieces(self) -> Pieces {
         let Self { status, content_type, body } = self;
-        let mut head = Some((u32::from(status), content_type));
+        let mut head = Some((u32::from(status.as_u16()), content_type));
         let pieces = split(body).map(move |(data, _)| {
             let (status, content_type) = head.take().unwrap_or_default();
             Ok(DeleteApplicationPiece { status, content_type, data })
@@ -115,6 +123,19 @@ enum Part {
 /// # Errors
 /// `draining` when nobody coordinates, or the coordinator moved twice or does not answer; and as the registry's deletion.
 pub(super) async fn delete(core: &Core, under_way: &UnderWay, asked: Asked<'_>) -> Result<Answer, Problem> {
+    let Asked { name, operation, .. } = asked;
+    // An application that was made anew under the name is another one.
+    let found = async { Ok(core.registry.application(name).await?.map(|it| it.record.created_at.to_string())) };
+    let again = core.operations.comes_again(operation).await;
+    let deleted = core.operations.remove(operation, found, now(core, under_way, asked)).await?;
+    match deleted {
+        Some(answer) if !(again && answer.status == StatusCode::NOT_FOUND) => Ok(answer),
+        // Which keys went is told to nobody any more; the last of them was this.
+        Some(_) | None => Ok(Answer::deleted(&[key::application(name)])),
+    }
+}
+
+async fn now(core: &Core, under_way: &UnderWay, asked: Asked<'_>) -> Result<Answer, Problem> {
     match part(core).await {
         Part::Ours(lead) => here(core, under_way, asked, lead).await,
         Part::Theirs(_) if asked.forwarded => Err(not_the_coordinator()),
@@ -163,11 +184,7 @@ async fn here(core: &Core, under_way: &UnderWay, asked: Asked<'_>, lead: Lead) -
     let deleted = Box::pin(core.registry.delete_application(&deletion)).await;
     core.wake.look(Look::Applications);
     match deleted {
-        Ok(keys) => Ok(Answer {
-            status: 200,
-            content_type: "application/json".to_owned(),
-            body: super::json(&json!({ "deleted": keys })),
-        }),
+        Ok(keys) => Ok(Answer::deleted(&keys)),
         Err(problem) if problem.code == ProblemCode::LeaseLost => Err(not_the_coordinator()),
         Err(problem) => Err(problem),
     }
@@ -200,7 +217,7 @@ async fn there(core: &Core, asked: Asked<'_>, coordinator: &NodeId) -> Result<An
     };
     let api = core.registry.node(coordinator).await?.map(|stored| stored.record.api);
     let api = api.ok_or_else(|| away("it has no record".to_owned()))?;
-    let token = core.supervisor.sign_node_token().await?;
+    let token = core.supervisor.sign_node_token().await.map_err(unsigned)?;
     let force = if asked.force { "?force=1" } else { "" };
     let uri: Uri = format!("http://{api}/v1/applications/{}{force}", asked.name)
         .parse()
@@ -210,12 +227,22 @@ async fn there(core: &Core, asked: Asked<'_>, coordinator: &NodeId) -> Result<An
         .uri(uri)
         .header(AUTHORIZATION, format!("Bearer {token}"))
         .header(FORWARDED, "1")
+        .header(OPERATION, asked.operation.to_string())
         .body(Empty::<Bytes>::new())
         .map_err(|error| away(error.to_string()))?;
     tokio::time::timeout(FORWARD, exchange(request))
         .await
         .map_err(|_| away("no answer in time".to_owned()))?
         .map_err(away)
+}
+
+/// Only a supervisor that is away is worth another try here.
+fn unsigned(problem: Problem) -> Problem {
+    if problem.code == ProblemCode::Draining {
+        return problem;
+    }
+    let detail = "this node cannot sign a request to the coordinator: ask the node that coordinates, or another one";
+    Problem::new(ProblemCode::CapabilityMissing, detail).because(problem)
 }
 
 async fn exchange(request: http::Request<Empty<Bytes>>) -> Result<Answer, String> {
@@ -226,7 +253,7 @@ async fn exchange(request: http::Request<Empty<Bytes>>) -> Result<Answer, String
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|error| error.to_string())?.to_bytes();
     let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let content_type = content_type.unwrap_or(ProblemDocument::CONTENT_TYPE).to_owned();
-    Ok(Answer { status: head.status.as_u16(), content_type, body })
+    Ok(Answer { status: head.status, content_type, body })
 }
 
 fn not_the_coordinator() -> Problem {
@@ -244,7 +271,7 @@ mod tests {
     async fn an_answer_carries_its_head_on_the_first_piece_only() {
         for length in [0, 10, 600_000] {
             let body = Bytes::from(vec![7; length]);
-            let answer = Answer { status: 409, content_type: "x/y".to_owned(), body: body.clone() };
+            let answer = Answer { status: StatusCode::CONFLICT, content_type: "x/y".to_owned(), body: body.clone() };
             let pieces: Vec<_> = answer.into_pieces().map(Result::unwrap).collect().await;
             assert_eq!((pieces[0].status, pieces[0].content_type.as_str()), (409, "x/y"));
             assert!(pieces[1..].iter().all(|piece| piece.status == 0 && piece.content_type.is_empty()));

@@ -1,12 +1,13 @@
 //! The gRPC services: thin translations between messages and what the parts of the daemon do.
 //!
 //! Every call ends within a deadline. A failure is logged here, once, with its cause, which does not cross to the caller.
-//! Every call that changes something may be repeated: it is told by an id, or does nothing the second time.
+//! Every call that changes something may be repeated: it is recognised by its operation, or does nothing the second time.
 
 mod admin;
 mod administration;
 mod deletion;
 mod keys;
+mod operations;
 mod registry;
 mod state;
 mod storage;
@@ -26,6 +27,7 @@ use tonic::{Response, Status};
 pub(crate) use admin::AdminService;
 pub(crate) use administration::{AdministrationService, Door};
 pub(crate) use deletion::UnderWay;
+pub(crate) use operations::Operations;
 pub(crate) use registry::RegistryService;
 pub(crate) use storage::StorageService;
 

@@ -4,6 +4,7 @@ mod cache;
 mod deletion;
 mod domains;
 mod histories;
+mod overtaken;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
