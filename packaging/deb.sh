@@ -45,7 +45,7 @@ Maintainer: the scafo authors <scafo@example.invalid>
 Section: admin
 Priority: optional
 Depends: libc6, systemd
-Recommends: dbus
+Recommends: dbus, nftables
 Description: self-hosted fleet control for Workers-style applications
  One node of a fleet: its supervisor, registry, API, routing and ingress. Applications
  run in celld, which is installed on its own.

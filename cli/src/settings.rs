@@ -19,7 +19,7 @@ const SET: &str = "set";
 const TOKEN: &str = "ingress.token";
 
 /// What the flags say. Key → value as in the configuration.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct ConfigArgs {
     file: Option<PathBuf>,
     flags: BTreeMap<String, String>,

@@ -19,6 +19,9 @@ pub const EXIT_REFUSED: u8 = 78;
 /// stops and [`crate::run`] returns the failure.
 pub type OnReady = Box<dyn FnOnce(Ready) -> BoxFuture<'static, Result<(), Error>> + Send>;
 
+/// Reads the configuration again, on SIGHUP. Of what it gives, the ingress tokens, the node's labels and the log's filter are taken.
+pub type Reload = Box<dyn Fn() -> Result<scafo_core::config::Config, Error> + Send + Sync>;
+
 /// How to run, beside the configuration.
 #[derive(Default)]
 pub struct Options {
@@ -28,6 +31,8 @@ pub struct Options {
     pub on_ready: Option<OnReady>,
     /// Where the executables are; by default beside this one, or `SCAFO_LIBEXEC`.
     pub executables: Option<PathBuf>,
+    /// See [`Reload`].
+    pub reload: Option<Reload>,
     /// This process's environment, whole. Only a few variables of it reach children, each by name.
     pub environment: BTreeMap<String, String>,
 }
@@ -57,6 +62,9 @@ pub struct Ready {
     /// Base URL of the embedded bucket, when it is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bucket: Option<String>,
+    /// Where the metrics are, when they are served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<String>,
     /// The platform domains.
     pub platform_domains: Vec<Host>,
     /// The file with the ingress token.

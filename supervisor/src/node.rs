@@ -11,13 +11,15 @@ use scafo_core::token::PublicKey;
 
 use crate::api::{Error, NODE_FILE, Options, Pids, Ready};
 use crate::celld::{Fleet, Launch, Runtime, Version};
+use crate::confine;
 use crate::daemon::{Daemon, Handles, Name, Plan, reachable};
+use crate::reload::{Planner, filter_log};
 use crate::deploy::Runner;
-use crate::manager::Kept;
+use crate::manager::{Enclosure, Fence, Kept};
 use crate::service::Service;
 use crate::sockets::{self, Sockets, address};
-use crate::spawn::Spawner;
-use crate::state::{self, Dirs, EmbeddedBucket, Lock, cannot_write, write_json};
+use crate::spawn::{Spawner, proc};
+use crate::state::{self, Dirs, EmbeddedBucket, Lock, Users, cannot_write, write_json};
 
 /// A node that is about to run.
 pub(crate) struct Node {
@@ -30,6 +32,7 @@ pub(crate) struct Node {
     pub(crate) deploys: Runner,
     pub(crate) facts: Facts,
     pub(crate) footprint: Footprint,
+    pub(crate) planner: Planner,
 }
 
 /// What the ready node says of itself, less the process ids.
@@ -39,9 +42,11 @@ pub(crate) struct Facts {
     api_listen: Vec<SocketAddr>,
     ingress: Option<SocketAddr>,
     bucket: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
     domains: Vec<scafo_core::domain::Host>,
     ingress_token_file: PathBuf,
     runtime: Option<Version>,
+    not_enforced: Vec<String>,
     /// Where the bucket is, for people.
     pub(crate) bucket_shown: String,
 }
@@ -73,13 +78,20 @@ impl Footprint {
 impl Node {
     pub(crate) async fn prepare(config: &Config, options: &Options) -> Result<Self, Error> {
         raise_file_limit();
+        filter_log(config)?;
         let dirs = Dirs::create(&config.state_dir, &config.runtime_dir)?;
         let mut locks = vec![Lock::take(&dirs.state)?];
         if dirs.runtime != dirs.state {
             locks.push(Lock::take(&dirs.runtime)?);
         }
         let footprint = Footprint { _locks: locks, dirs: dirs.clone(), sockets_stay: false };
+        let users = Users::open(&dirs, config.celld.uid_range.as_ref())?.map(Arc::new);
+        if let Some(users) = &users {
+            // Of a node that was killed.
+            proc::kill_all_of(users.jobs());
+        }
         dirs.sweep_jobs()?;
+        dirs.hand_out(users.as_deref())?;
         // Of a node that was killed.
         state::remove(&dirs.state.join(NODE_FILE))
             .map_err(|error| cannot_write(&dirs.state.join(NODE_FILE), &error))?;
@@ -96,30 +108,38 @@ impl Node {
         let spawner =
             Spawner::start().map_err(|error| Error::new(format!("cannot start a thread: {error}"), "start again"))?;
         let (runtime, version) = runtime(config, options, &executables, &spawner).await?;
-        let launch = Arc::new(launch(config, options, &node, &dirs, &bucket, embedded.is_some()));
+        let launch = Arc::new(Launch {
+            users: users.clone(),
+            enclosure: Enclosure::open(users.as_deref()).await,
+            ..launch(config, options, &node, &dirs, &bucket, embedded.is_some())
+        });
+        let mut not_enforced = not_enforced(users.is_some(), &launch.enclosure);
+        not_enforced.extend(fence(users.as_deref(), config, &spawner).await);
         let ports = config.celld.port_range.clone();
         let fleet = Arc::new(Fleet::open(Arc::clone(&launch), Arc::clone(&runtime), spawner.clone(), ports)?);
         let deploys = Runner::new(launch, runtime, spawner.clone(), config.deploy_jobs);
-        let plan = Plan {
-            config,
-            dirs: &dirs,
-            sockets: &sockets,
-            executables: &executables,
-            environment: &options.environment,
-            node: &node,
+        let cannot_share = |error: std::io::Error| Error::new(format!("cannot share a socket: {error}"), "start again");
+        let supervisor_socket = sockets.supervisor.try_clone().map_err(cannot_share)?;
+        let planner = Planner {
+            dirs: dirs.clone(),
+            sockets,
+            executables,
+            environment: options.environment.clone(),
+            node: node.clone(),
             public_key: PublicKey::from(&key),
-            bucket: &bucket,
-            embedded: embedded.as_ref(),
-            ingress_tokens: &ingress_tokens,
+            bucket,
+            embedded,
             celld_version: version.as_ref().map(ToString::to_string),
             dev: options.dev.is_some(),
+            users: users.clone(),
         };
+        let plan = planner.plan(config, &ingress_tokens);
         let daemons = plan.daemons()?;
-        let facts = facts(config, &plan, version, ingress_token_file)?;
+        let facts = facts(config, &plan, version, ingress_token_file, not_enforced)?;
         say_what_is_special(config, options, &ingress_tokens, &facts);
         Ok(Self {
             service: Service { node, key, fleet: Arc::clone(&fleet), deploys: deploys.clone() },
-            supervisor_socket: sockets.supervisor,
+            supervisor_socket,
             daemons,
             dirs,
             spawner,
@@ -127,6 +147,7 @@ impl Node {
             deploys,
             facts,
             footprint,
+            planner,
         })
     }
 }
@@ -141,13 +162,14 @@ impl Facts {
             api_listen: self.api_listen.clone(),
             ingress: self.ingress.map(|address| format!("http://{address}")),
             bucket: self.bucket.map(|address| format!("http://{address}")),
+            metrics: self.metrics.map(|address| format!("http://{address}/metrics")),
             platform_domains: self.domains.clone(),
             ingress_token_file: self.ingress_token_file.clone(),
             state_dir: dirs.state.clone(),
             admin_socket: dirs.socket(sockets::ADMIN),
             celld_version: self.runtime.as_ref().map(ToString::to_string),
             standin: self.runtime.as_ref().is_some_and(Version::is_standin),
-            not_enforced: not_enforced(),
+            not_enforced: self.not_enforced.clone(),
             pids: Pids {
                 supervisor: std::process::id(),
                 registryd: pid(Name::Registryd).unwrap_or(0),
@@ -161,19 +183,27 @@ impl Facts {
 }
 
 /// What this node does not hold, on this machine and as this user.
-fn not_enforced() -> Vec<String> {
-    let mut open = Vec::new();
-    open.push(if rustix::process::geteuid().is_root() {
-        "a user id for each daemon and application: all run as root in this version; run the node as a user of its own"
-            .to_owned()
-    } else {
-        "a user id for each daemon and application: the node does not run as root".to_owned()
-    });
-    open.push(
-        "hard limits of memory, CPU and tasks for each application: celld keeps its ceiling by itself".to_owned(),
-    );
-    open.push("closing the internal ports of applications to each other".to_owned());
+fn not_enforced(users: bool, enclosure: &Enclosure) -> Vec<String> {
+    let mut open = confine::gaps();
+    if !users {
+        open.push(if rustix::process::geteuid().is_root() {
+            "a user id for each daemon and application: all run as root; set celld.uidRange".to_owned()
+        } else {
+            "a user id for each daemon and application: the node does not run as root".to_owned()
+        });
+    }
+    open.extend(enclosure.gaps());
     open
+}
+
+/// Puts up the fence between applications; says when there is none. A shared machine without it is worth a loud word.
+async fn fence(users: Option<&Users>, config: &Config, spawner: &Spawner) -> Option<String> {
+    let open = "closing the internal ports of applications to each other";
+    let Some(users) = users else { return Some(format!("{open}: they are not users of their own")) };
+    let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
+    let why = fence.raise(spawner).await.err()?;
+    tracing::error!(why, "applications reach each other's internal ports, which ask for no credentials: run only applications here that trust each other");
+    Some(format!("{open}: {why}"))
 }
 
 /// Writes the file by which other commands find the node.
@@ -244,10 +274,18 @@ fn launch(
         tools: options.dev.clone().unwrap_or_default(),
         path: options.environment.get("PATH").cloned(),
         extra: config.celld.env.clone(),
+        users: None,
+        enclosure: Enclosure::None,
     }
 }
 
-fn facts(config: &Config, plan: &Plan<'_>, runtime: Option<Version>, token: PathBuf) -> Result<Facts, Error> {
+fn facts(
+    config: &Config,
+    plan: &Plan<'_>,
+    runtime: Option<Version>,
+    token: PathBuf,
+    not_enforced: Vec<String>,
+) -> Result<Facts, Error> {
     let bucket = plan.bucket;
     let place = bucket.endpoint.clone().unwrap_or_else(|| format!("AWS, region {}", bucket.region));
     Ok(Facts {
@@ -256,9 +294,11 @@ fn facts(config: &Config, plan: &Plan<'_>, runtime: Option<Version>, token: Path
         api_listen: plan.sockets.api.iter().map(address).collect::<Result<_, _>>()?,
         ingress: plan.sockets.ingress.as_ref().map(address).transpose()?.map(reachable),
         bucket: plan.sockets.bucket.as_ref().map(address).transpose()?,
+        metrics: plan.sockets.metrics.as_ref().map(address).transpose()?,
         domains: config.platform_domains.clone(),
         ingress_token_file: token,
         runtime,
+        not_enforced,
         bucket_shown: format!("`{}` at {place}", bucket.name),
     })
 }
@@ -271,8 +311,8 @@ fn say_what_is_special(config: &Config, options: &Options, tokens: &[Secret], fa
     if facts.runtime.as_ref().is_some_and(Version::is_standin) {
         tracing::warn!("the runtime is celld-workerd, a stand-in for development: nothing is replicated");
     }
-    if config.celld.uid_range.is_some() {
-        tracing::warn!("celld.uidRange is not applied yet: applications run as the user of this node");
+    if config.celld.uid_range.is_some() && !rustix::process::geteuid().is_root() {
+        tracing::warn!("celld.uidRange is for nodes that run as root: everything runs as the user of this node");
     }
     for listen in facts.api_listen.iter().filter(|listen| !is_private(listen.ip())) {
         tracing::warn!(%listen, "the API listens on a public address without TLS: tokens and certificate keys travel in clear");

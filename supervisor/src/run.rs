@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use scafo_core::config::Config;
 use scafo_core::record::ProcessState;
+use scafo_proto::figures::Exposed;
 use scafo_proto::supervisor::supervisor_server::SupervisorServer;
 use scafo_proto::transport::{self, Peers};
 use sd_notify::NotifyState;
@@ -15,8 +16,10 @@ use crate::api::{EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options};
 use crate::celld::Fleet;
 use crate::daemon::{Group, Handles, Name};
 use crate::ending::Ending;
+use crate::figures;
 use crate::leave::Leave;
-use crate::manager::{self, Parting};
+use crate::manager::{self, Fence, Parting};
+use crate::reload;
 use crate::node::{Facts, Node, write_node_file};
 use crate::service::Service;
 use crate::signals::Signals;
@@ -42,16 +45,22 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         () = signals.stop() => return Ok(Ended::Stopped),
         node = Node::prepare(&config, &options) => node?,
     };
-    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, registryd } = node;
+    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, planner } = node;
     let served = CancellationToken::new();
     let known = Arc::new(OnceLock::<Handles>::new());
-    let mut server = serve(service, supervisor_socket, callers(registryd, Arc::clone(&known)), served.clone())?;
+    let figures = figures::collect(Arc::clone(&known), Arc::clone(&fleet));
+    let users = planner.users.clone();
+    let peers = callers(users.as_ref().map(|users| users.daemon(Name::Registryd).uid), Arc::clone(&known));
+    let mut server = serve(service, figures, supervisor_socket, peers, served.clone())?;
     // Ends with this function.
     let mut talking = JoinSet::new();
     talking.spawn(feed_watchdog());
     let mut daemons = Group::start(daemons, &spawner);
     let handles = daemons.handles();
     let handles = known.get_or_init(|| handles).clone();
+    if let Some(read) = options.reload {
+        talking.spawn(reload::follow(signals.reloads(), read, planner, config.clone(), handles.clone()));
+    }
     let outcome = {
         let announcing = announce(&dirs, &facts, &handles, &fleet, options.on_ready);
         tokio::select! {
@@ -74,6 +83,12 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     let ending =
         Ending { daemons: &mut daemons, handles: &handles, fleet: &fleet, deploys: &deploys, parting, leave };
     let ended = ending.end(&mut signals).await;
+    // No other settings from here on.
+    talking.shutdown().await;
+    if let (Parting::Stop, Some(users)) = (parting, &users) {
+        let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
+        fence.lower(&spawner).await;
+    }
     served.cancel();
     while server.join_next().await.is_some() {}
     if parting == Parting::Leave {
@@ -110,6 +125,7 @@ fn callers(registryd: Option<u32>, daemons: Arc<OnceLock<Handles>>) -> Peers {
 
 fn serve(
     service: Service,
+    figures: impl Fn() -> std::future::Ready<String> + Send + Sync + 'static,
     socket: std::os::unix::net::UnixListener,
     peers: Peers,
     stopped: CancellationToken,
@@ -120,7 +136,10 @@ fn serve(
     server.spawn(async move {
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<SupervisorServer<Service>>().await;
-        let router = transport::server().add_service(health_service).add_service(SupervisorServer::new(service));
+        let router = transport::server()
+            .add_service(health_service)
+            .add_service(SupervisorServer::new(service))
+            .add_service(Exposed::server(figures));
         transport::serve(listener, peers, router, stopped.cancelled()).await
     });
     Ok(server)

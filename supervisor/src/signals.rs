@@ -1,8 +1,10 @@
-//! The signals that end a node.
+//! The signals that end a node, and the one that has it read its settings again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::api::Error;
@@ -11,12 +13,13 @@ use crate::api::Error;
 /// among them passes it on.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// SIGTERM and SIGINT; SIGHUP too in development, where it means that the terminal is gone.
+/// SIGTERM and SIGINT; SIGHUP, which in development means that the terminal is gone, and elsewhere that settings have changed.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
     hangup_stops: bool,
+    reloads: Arc<Notify>,
     requested: Option<Instant>,
 }
 
@@ -29,8 +32,14 @@ impl Signals {
             interrupt: install(SignalKind::interrupt())?,
             hangup: install(SignalKind::hangup())?,
             hangup_stops,
+            reloads: Arc::default(),
             requested: None,
         })
+    }
+
+    /// Told whenever settings are to be read again, while somebody waits in [`Signals::stop`].
+    pub(crate) fn reloads(&self) -> Arc<Notify> {
+        Arc::clone(&self.reloads)
     }
 
     /// Resolves when the node is asked to end; again for each further request.
@@ -41,7 +50,7 @@ impl Signals {
                 _ = self.interrupt.recv() => {}
                 _ = self.hangup.recv() => {
                     if !self.hangup_stops {
-                        tracing::info!("SIGHUP: settings are read at start only; restart the node for new ones");
+                        self.reloads.notify_one();
                         continue;
                     }
                 }

@@ -35,6 +35,28 @@ pub(crate) struct RoutesArgs {
     pub(crate) target: TargetArgs,
 }
 
+/// Show what an application printed on this machine
+///
+/// Reads the node's files, as root or as the node's own user; the node need not run. At most the last 20 MiB are kept of each
+/// application, and of what it prints 1 MiB a second.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// The application
+    #[arg(value_name = "APP")]
+    pub(crate) name: ApplicationName,
+
+    /// How many lines of what is there
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
+    pub(crate) lines: usize,
+
+    /// Show what it prints from now on, until Ctrl-C
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+
+    #[command(flatten)]
+    pub(crate) local: LocalArgs,
+}
+
 /// What to do with deployments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeploymentCommand {

@@ -30,7 +30,7 @@ pub(crate) use self::fleet::{
     FleetCommand, FleetFreezeArgs, FleetStatusArgs, FleetUnfreezeArgs, TrustCommand, TrustRemoveArgs, TrustSetArgs,
     TrustShowArgs,
 };
-pub(crate) use self::look::{DeploymentCommand, HistoryArgs, RoutesArgs, StatusArgs};
+pub(crate) use self::look::{DeploymentCommand, HistoryArgs, LogsArgs, RoutesArgs, StatusArgs};
 pub(crate) use self::node::{DevArgs, SailArgs};
 pub(crate) use self::nodes::{NodeArgs, NodeCommand, NodeDrainArgs, NodeListArgs, NodeRemoveArgs};
 pub(crate) use self::operator::{
@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Deploy(DeployArgs),
     Status(StatusArgs),
     Routes(RoutesArgs),
+    Logs(LogsArgs),
     /// Look at applications and decide about them
     #[command(subcommand)]
     App(AppCommand),

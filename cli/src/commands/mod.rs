@@ -7,6 +7,7 @@ mod dev;
 mod fleet;
 mod history;
 mod local;
+mod logs;
 mod node;
 mod operator;
 mod remote;
@@ -37,6 +38,7 @@ pub(crate) fn run(command: Command, output: Output) -> Outcome {
         Command::Deploy(args) => drive(alone(), deploy::run(args, output)),
         Command::Status(args) => drive(alone(), status::run(args, output)),
         Command::Routes(args) => drive(alone(), routes::run(args, output)),
+        Command::Logs(args) => drive(alone(), logs::run(args, output)),
         Command::App(command) => drive(alone(), app::run(command, output)),
         Command::Deploys(args) => drive(alone(), history::deploys(args, output)),
         Command::Deployment(DeploymentCommand::List(args)) => drive(alone(), history::deployments(args, output)),

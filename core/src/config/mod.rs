@@ -57,6 +57,8 @@ pub struct Config {
     pub deploy_jobs: u32,
     /// `storage.valueBytes`
     pub storage_value_bytes: u64,
+    /// `log`; `None`: the default filter.
+    pub log: Option<String>,
     /// `reconcile.interval`
     pub reconcile_interval: Duration,
     /// `drain.timeout`
@@ -126,6 +128,8 @@ pub struct Observe {
     pub retention: Duration,
     /// `observe.otlp`
     pub otlp: Option<String>,
+    /// `observe.metricsListen`, a loopback address; `None`: not served.
+    pub metrics_listen: Option<SocketAddr>,
 }
 
 impl Config {

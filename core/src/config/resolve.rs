@@ -39,7 +39,9 @@ pub(super) fn resolve(layers: &Layers<'_>) -> Result<Config, Error> {
         celld: celld(&merged)?,
         deploy: deploy(&merged)?,
         deploy_jobs: merged.get("deploy.jobs").read(|raw| small(raw, 1..=64))?,
-        storage_value_bytes: merged.get("storage.valueBytes").read(|raw| raw.size(1..=1 << 30))?,
+        // With its envelope the largest fits an object of the bucket.
+        storage_value_bytes: merged.get("storage.valueBytes").read(|raw| raw.size(1..=40 << 20))?,
+        log: merged.get("log").try_read(|raw| raw.text().map(str::to_owned))?,
         reconcile_interval: merged.get("reconcile.interval").read(|raw| raw.duration(INTERVAL))?,
         drain_timeout: merged.get("drain.timeout").read(|raw| raw.duration(DEADLINE))?,
         observe: observe(&merged)?,
@@ -293,7 +295,17 @@ fn observe(merged: &Merged) -> Result<Observe, Error> {
         flush: merged.get("observe.flush").read(|raw| raw.duration(Duration::from_secs(1)..=DAY))?,
         retention: merged.get("observe.retention").read(|raw| raw.duration(Duration::from_secs(3600)..=DAY * 3650))?,
         otlp: merged.get("observe.otlp").try_read(endpoint_text)?,
+        metrics_listen: merged.get("observe.metricsListen").try_read(loopback)?,
     })
+}
+
+/// Nobody is asked for a token there, so nobody else may reach it.
+fn loopback(raw: &Raw) -> Result<SocketAddr, Refusal> {
+    let address: SocketAddr = raw.parsed(HOW_TO_LISTEN)?;
+    if address.ip().to_canonical().is_loopback() {
+        return Ok(address);
+    }
+    Err("whoever reaches the metrics reads them: write a loopback address, like 127.0.0.1:7402".to_owned())
 }
 
 fn endpoint_text(raw: &Raw) -> Result<String, Refusal> {

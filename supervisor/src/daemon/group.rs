@@ -1,12 +1,14 @@
 //! All daemons of the node: started together, ended one after another.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::keeper::{Keeper, Order, Report};
-use super::plan::{Daemon, Name};
+use super::plan::{Daemon, Given, Name};
 use crate::api::Error;
 use crate::spawn::Spawner;
 
@@ -19,20 +21,27 @@ pub(crate) struct Group {
 
 /// What can be seen and ordered from elsewhere.
 #[derive(Clone)]
-pub(crate) struct Handles(BTreeMap<Name, (watch::Sender<Order>, watch::Receiver<Report>)>);
+pub(crate) struct Handles(BTreeMap<Name, (watch::Sender<Order>, watch::Receiver<Report>)>, BTreeMap<Name, Changes>);
+
+/// Tells a keeper of other settings.
+type Changes = watch::Sender<Option<Arc<Given>>>;
+/// How long the next daemon waits for the one before when settings change. One that is not ready by then had its reason before.
+const RENEWED: Duration = Duration::from_secs(60);
 
 impl Group {
     /// Starts all of them in their order, without waiting in between: what one asks of another waits in that one's backlog.
     pub(crate) fn start(daemons: Vec<Daemon>, spawner: &Spawner) -> Self {
-        let mut group = Self { keepers: JoinSet::new(), running: BTreeSet::new(), handles: Handles(BTreeMap::new()) };
+        let mut group = Self { keepers: JoinSet::new(), running: BTreeSet::new(), handles: Handles(BTreeMap::new(), BTreeMap::new()) };
         for daemon in daemons {
             let name = daemon.name;
             let (order, orders) = watch::channel(Order::Run);
             let (report, reports) = watch::channel(Report::default());
-            let keeper = Keeper { daemon, spawner: spawner.clone(), orders, report };
+            let (change, changes) = watch::channel(Some(Arc::clone(&daemon.given)));
+            let keeper = Keeper { daemon, spawner: spawner.clone(), orders, report, changes };
             group.keepers.spawn(async move { (name, keeper.keep().await) });
             group.running.insert(name);
             group.handles.0.insert(name, (order, reports));
+            group.handles.1.insert(name, change);
         }
         group
     }
@@ -96,6 +105,25 @@ impl Handles {
         }
     }
 
+    /// Has the daemons that would be told something else now start again with it, one after another, those behind first: what one
+    /// asks of another waits meanwhile. Gives the names of those that did.
+    pub(crate) async fn renew(&self, daemons: Vec<Daemon>) -> Vec<&'static str> {
+        let mut renewed = Vec::new();
+        for daemon in daemons {
+            let (Some(changes), Some((_, report))) = (self.1.get(&daemon.name), self.0.get(&daemon.name)) else { continue };
+            let starts = report.borrow().starts;
+            if changes.send_if_modified(|given| given.replace(Arc::clone(&daemon.given)).as_ref() != Some(&daemon.given)) {
+                let again = report.clone();
+                let ready = async move { again.clone().wait_for(|now| now.starts > starts && now.ready).await.is_ok() };
+                if tokio::time::timeout(RENEWED, ready).await.is_err() {
+                    tracing::warn!(daemon = daemon.name.executable(), "is not ready again yet");
+                }
+                renewed.push(daemon.name.executable());
+            }
+        }
+        renewed
+    }
+
     pub(crate) fn kill_all(&self) {
         for name in self.0.keys() {
             self.order(*name, Order::Kill);
@@ -122,6 +150,16 @@ impl Handles {
     pub(crate) fn lagging(&self) -> Vec<&'static str> {
         let lags = self.0.iter().filter(|(_, (_, report))| !report.borrow().ready);
         lags.map(|(name, _)| name.executable()).collect()
+    }
+
+    /// How often each was started.
+    pub(crate) fn starts(&self) -> impl Iterator<Item = (Name, u64)> {
+        self.0.iter().map(|(name, (_, report))| (*name, report.borrow().starts))
+    }
+
+    /// The process of each that runs.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = (Name, u32)> {
+        self.0.iter().filter_map(|(name, (_, report))| Some((*name, report.borrow().pid?)))
     }
 
     pub(crate) fn pid(&self, name: Name) -> Option<u32> {

@@ -1,5 +1,6 @@
 //! Keeps one daemon running until it is ordered to stop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -7,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::life::{Found, Life, Patience};
-use super::plan::Daemon;
+use super::plan::{Daemon, Given};
 use crate::api::{EXIT_REFUSED, Error};
 use crate::spawn::{Exit, ProcessHandle, Spawner};
 
@@ -33,6 +34,14 @@ pub(crate) struct Report {
     pub(crate) pid: Option<u32>,
     /// Whether this one has been ready.
     pub(crate) ready: bool,
+    /// How often one was started.
+    pub(crate) starts: u64,
+}
+
+impl Report {
+    fn ended(&mut self) {
+        *self = Self { starts: self.starts, ..Self::default() };
+    }
 }
 
 /// One daemon with what it takes to keep it.
@@ -41,11 +50,15 @@ pub(crate) struct Keeper {
     pub(crate) spawner: Spawner,
     pub(crate) orders: watch::Receiver<Order>,
     pub(crate) report: watch::Sender<Report>,
+    /// Other settings, to start again with.
+    pub(crate) changes: watch::Receiver<Option<Arc<Given>>>,
 }
 
 enum Attended {
     Ended(Exit),
     Stopped,
+    /// Ended in order, because there are other settings.
+    Renewed,
 }
 
 impl Keeper {
@@ -60,8 +73,9 @@ impl Keeper {
             let pause = match self.start(&mut life).await {
                 Ok(mut process) => match self.attend(&mut process, &mut life).await {
                     Attended::Stopped => break,
+                    Attended::Renewed => Duration::ZERO,
                     Attended::Ended(Exit::Code(code)) if code == i32::from(EXIT_REFUSED) => {
-                        self.report.send_replace(Report::default());
+                        self.report.send_modify(Report::ended);
                         return Err(self.refused());
                     }
                     Attended::Ended(exit) => {
@@ -83,21 +97,26 @@ impl Keeper {
                 }
             };
             first = false;
-            self.report.send_replace(Report::default());
+            self.report.send_modify(Report::ended);
             tokio::select! {
                 biased;
                 _ = self.orders.wait_for(|order| *order != Order::Run) => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.report.send_replace(Report::default());
+        self.report.send_modify(Report::ended);
         Ok(())
     }
 
-    async fn start(&self, life: &mut Life) -> std::io::Result<ProcessHandle> {
+    async fn start(&mut self, life: &mut Life) -> std::io::Result<ProcessHandle> {
+        if let Some(given) = self.changes.borrow_and_update().clone() {
+            self.daemon.given = given;
+        }
         let process = self.spawner.start_process(self.daemon.spec()?).await?;
         life.started();
-        self.report.send_replace(Report { pid: Some(process.pid()), ready: false });
+        self.report.send_modify(|report| {
+            *report = Report { pid: Some(process.pid()), ready: false, starts: report.starts + 1 };
+        });
         Ok(process)
     }
 
@@ -109,15 +128,16 @@ impl Keeper {
                 tokio::time::sleep(pause).await;
                 probe.ask().await
             };
-            let found = tokio::select! {
+            let (found, ended) = tokio::select! {
                 biased;
-                _ = self.orders.wait_for(|order| *order != Order::Run) => None,
+                _ = self.orders.wait_for(|order| *order != Order::Run) => (None, Attended::Stopped),
                 exit = process.ended() => return Attended::Ended(exit),
-                found = probed => Some(found),
+                () = changed(&mut self.changes) => (None, Attended::Renewed),
+                found = probed => (Some(found), Attended::Stopped),
             };
             let Some(found) = found else {
                 stop(process, &mut self.orders, self.daemon.grace, self.daemon.name.executable()).await;
-                return Attended::Stopped;
+                return ended;
             };
             if life.probed(found, Instant::now()) {
                 tracing::error!(daemon = self.daemon.name.executable(), pid = process.pid(), "hangs; killing it");
@@ -144,6 +164,13 @@ impl Keeper {
             format!("cannot start {}: {error}", self.daemon.executable.display()),
             "reinstall scafo, or set SCAFO_LIBEXEC to the directory with its executables",
         )
+    }
+}
+
+/// Resolves when there are other settings than those that were started with.
+async fn changed(changes: &mut watch::Receiver<Option<Arc<Given>>>) {
+    if changes.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

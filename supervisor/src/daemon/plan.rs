@@ -5,22 +5,25 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use scafo_core::NodeId;
 use scafo_core::config::Config;
 use scafo_core::settings::{
     ApiserverSettings, BucketAccess, BucketdSettings, IngressSource, IngressdSettings, NodeIdentity, RegistrydSettings,
-    RouterdSettings, Secret,
+    RouterdSettings, Secret, TelemetrySettings,
 };
 use scafo_core::token::PublicKey;
+use scafo_proto::transport;
 use serde::Serialize;
 
 use super::Probe;
 use crate::api::Error;
+use crate::confine::{self, Allowed, Confinement};
 use crate::sockets::{self, Sockets, address, executable, share};
-use crate::spawn::{Bond, Input, Limits, Output, Spec};
-use crate::state::{Dirs, EmbeddedBucket};
+use crate::spawn::{Bond, Input, Limits, Output, Rights, Spec, User};
+use crate::state::{Dirs, EmbeddedBucket, Users, callers};
 
 /// How long those that serve requests may take to finish them.
 const FRONT_GRACE: Duration = Duration::from_secs(35);
@@ -53,6 +56,11 @@ impl Name {
             Self::Ingressd => "scafo-ingressd",
         }
     }
+
+    /// Its name without `scafo-`.
+    pub(crate) fn short(self) -> &'static str {
+        self.executable().trim_start_matches("scafo-")
+    }
 }
 
 /// One daemon, ready to be started any number of times.
@@ -62,13 +70,24 @@ pub(crate) struct Daemon {
     pub(crate) executable: PathBuf,
     pub(crate) probe: Probe,
     pub(crate) grace: Duration,
+    /// Who it is, where it is not who we are.
+    user: Option<User>,
+    allowed: Allowed,
+    sockets: Vec<(String, OwnedFd)>,
+    /// What it is started with now.
+    pub(crate) given: Arc<Given>,
+}
+
+/// What a daemon is told at its start.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Given {
     /// The settings document, secrets included.
     settings: Document,
-    sockets: Vec<(String, OwnedFd)>,
     environment: BTreeMap<String, String>,
 }
 
 /// Bytes that no `Debug` shows.
+#[derive(PartialEq, Eq)]
 struct Document(Vec<u8>);
 
 impl std::fmt::Debug for Document {
@@ -83,13 +102,14 @@ impl Daemon {
         Ok(Spec {
             program: self.executable.clone(),
             arguments: Vec::new(),
-            environment: self.environment.clone(),
+            environment: self.given.environment.clone(),
             directory: Some(PathBuf::from("/")),
-            input: Input::Document(self.settings.0.clone()),
+            input: Input::Document(self.given.settings.0.clone()),
             output: Output::OurLog,
             sockets: self.sockets.iter().map(shared).collect::<io::Result<_>>()?,
             bond: Bond::Bound,
             limits: Limits::default(),
+            rights: Rights { user: self.user.clone(), confined: Some(Confinement::prepare(&self.allowed)?), gate: None },
         })
     }
 }
@@ -109,6 +129,15 @@ pub(crate) struct Plan<'a> {
     pub(crate) ingress_tokens: &'a [Secret],
     pub(crate) celld_version: Option<String>,
     pub(crate) dev: bool,
+    pub(crate) users: Option<&'a Users>,
+}
+
+/// The document that a daemon reads: its own settings, and what every daemon is told.
+#[derive(Serialize)]
+struct Whole<'a, T> {
+    #[serde(flatten)]
+    settings: &'a T,
+    telemetry: TelemetrySettings,
 }
 
 impl Plan<'_> {
@@ -155,21 +184,38 @@ impl Plan<'_> {
         sockets: Vec<(String, OwnedFd)>,
         settings: &impl Serialize,
     ) -> Result<Daemon, Error> {
-        let settings = serde_json::to_vec(settings)
+        let telemetry = TelemetrySettings { node: self.node.to_string(), otlp: self.config.observe.otlp.clone() };
+        let settings = serde_json::to_vec(&Whole { settings, telemetry })
             .map_err(|error| Error::new(format!("the settings cannot be written: {error}"), "report this"))?;
         let passed = PASSED.iter().filter_map(|name| self.environment.get_key_value(*name));
         let mut environment: BTreeMap<String, String> = passed.map(|(k, v)| (k.clone(), v.clone())).collect();
+        environment.extend(self.config.log.iter().map(|filter| ("SCAFO_LOG".to_owned(), filter.clone())));
         // For people who look at a process and ask which node it belongs to.
         environment.insert("SCAFO_STATE_DIR".to_owned(), self.dirs.state.display().to_string());
+        if let Some(users) = self.users {
+            environment.extend(named_callers(name, users).map(|callers| (transport::CALLERS.to_owned(), callers)));
+        }
+        let executable = executable(self.executables, name.executable())?;
+        let real = std::fs::canonicalize(&executable).unwrap_or_else(|_| executable.clone());
         Ok(Daemon {
             name,
-            executable: executable(self.executables, name.executable())?,
+            user: self.users.map(|users| users.daemon(name)),
+            allowed: self.telling(name, confine::daemon(name, &real, self.dirs)),
+            executable,
             probe,
             grace,
-            settings: Document(settings),
             sockets,
-            environment,
+            given: Arc::new(Given { settings: Document(settings), environment }),
         })
+    }
+
+    /// Those that answer requests send spans, where there is a collector.
+    fn telling(&self, name: Name, allowed: Allowed) -> Allowed {
+        let Some(collector) = &self.config.observe.otlp else { return allowed };
+        match name {
+            Name::Registryd | Name::Routerd | Name::Apiserver => confine::and_collector(collector, allowed),
+            Name::Bucketd | Name::Ingressd => allowed,
+        }
     }
 
     fn bucketd(&self, bucket: &EmbeddedBucket) -> BucketdSettings {
@@ -195,9 +241,11 @@ impl Plan<'_> {
             ingress_hold: self.config.ingress.hold.into(),
             deploy_task_timeout: self.config.deploy.task_timeout,
             deploy_jobs: self.config.deploy_jobs,
+            deploy_queue: self.config.deploy.queue,
             local_only: self.config.node.address.is_none(),
             drain_timeout: self.config.drain_timeout.into(),
             observe_retention: self.config.observe.retention.into(),
+            storage_value_bytes: self.config.storage_value_bytes,
         })
     }
 
@@ -243,11 +291,13 @@ impl Plan<'_> {
         }
     }
 
-    /// `api` alone, or `api0`, `api1`, … when there are several.
+    /// `api` alone, or `api0`, `api1`, … when there are several; and `metrics`, when they are served.
     fn api_sockets(&self) -> Result<Vec<(String, OwnedFd)>, Error> {
         let alone = self.sockets.api.len() == 1;
         let name = |n: usize| if alone { "api".to_owned() } else { format!("api{n}") };
-        self.sockets.api.iter().enumerate().map(|(n, listener)| Ok((name(n), shared(listener)?))).collect()
+        let api = self.sockets.api.iter().enumerate().map(|(n, listener)| (name(n), listener));
+        let metrics = self.sockets.metrics.iter().map(|listener| ("metrics".to_owned(), listener));
+        api.chain(metrics).map(|(name, listener)| Ok((name, shared(listener)?))).collect()
     }
 
     fn ingressd(&self, api: SocketAddr) -> IngressdSettings {
@@ -257,6 +307,20 @@ impl Plan<'_> {
             poll_interval: if self.dev { DEV_POLL } else { POLL }.into(),
         }
     }
+}
+
+/// Who may call each socket of a daemon, in the form of [`transport::CALLERS`]; `None` for one without such sockets.
+fn named_callers(name: Name, users: &Users) -> Option<String> {
+    let served: &[(&str, &str)] = match name {
+        Name::Registryd => &[("grpc", sockets::REGISTRY), ("admin", sockets::ADMIN)],
+        Name::Routerd => &[("grpc", sockets::ROUTER)],
+        Name::Bucketd | Name::Apiserver | Name::Ingressd => return None,
+    };
+    let of = |(socket, server): &(&str, &str)| {
+        let uids: Vec<String> = callers(server).iter().map(|caller| users.daemon(*caller).uid.to_string()).collect();
+        format!("{socket}={}", uids.join(","))
+    };
+    Some(served.iter().map(of).collect::<Vec<_>>().join(";"))
 }
 
 /// Loopback where the address says "every interface".

@@ -83,7 +83,8 @@ fn of_process(process: &ProcessStatus) -> Option<String> {
         (None, Some(signal)) => format!(" (last exit: signal {signal})"),
         (None, None) => String::new(),
     });
-    Some(format!("{} {what}{last}; its log is in the state directory", process.application))
+    let name = &process.application;
+    Some(format!("{name} {what}{last}; see `scafo logs {name}`"))
 }
 
 #[cfg(test)]
@@ -116,7 +117,7 @@ counter did not take its last deploy and still serves the one before; deploy aga
 reconcile pass 12 failed: the bucket does not answer
 the record _scafo/applications/x.json cannot be used: v is 2
 shop has 1 of 3 nodes: too few nodes match its selector
-counter ends again and again without having been ready (last exit: code 3); its log is in the state directory
+counter ends again and again without having been ready (last exit: code 3); see `scafo logs counter`
 "#);
     }
 
