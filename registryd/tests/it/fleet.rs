@@ -98,10 +98,14 @@ async fn a_move_makes_before_it_breaks() {
 async fn the_applications_of_a_dead_node_are_taken_over() {
     let memory = MemoryBucket::new();
     let second = memory.sibling();
-    let quick = |settings: &mut RegistrydSettings| settings.liveness = Millis(3_000);
+    let quick = |settings: &mut RegistrydSettings| settings.liveness = Millis(6_000);
     let a = Node::start_with("a", memory, quick);
     let mut b = Node::start_with("b", second, quick);
     until(|| async { b.state().await.ok()?.coordinator }).await;
+    // Either may coordinate, and places on those that it knows.
+    for node in [&a, &b] {
+        node.snapshot(|snapshot| snapshot.nodes.len() == 2).await;
+    }
     // Among eight there is one for either node.
     for index in 0..8 {
         a.prepare(&format!("app-{index}"), "{}").await.unwrap();
