@@ -7,6 +7,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "proto/scafo/registry/v1/administration.proto",
         "proto/scafo/storage/v1/storage.proto",
         "proto/scafo/router/v1/router.proto",
+        "proto/scafo/observe/v1/observe.proto",
     ];
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(files, ["proto"])?;

@@ -10,6 +10,7 @@ use http::HeaderMap;
 use scafo_core::problem::Problem;
 use scafo_core::settings::ApiserverSettings;
 use scafo_core::view::Health;
+use scafo_telemetry::metrics::Metrics;
 
 use crate::administration::Administration;
 use crate::auth::{Authenticator, IngressTokens};
@@ -17,15 +18,17 @@ use crate::body;
 use crate::clock::Clock;
 use crate::deploy::Intake;
 use crate::documents::Documents;
+use crate::figures::Figures;
 use crate::registry::Registry;
 use crate::routes;
+use crate::server::Served;
 use crate::storage::Storage;
 
 /// The running application. It owns the deploys that it carries.
 pub struct App {
     pub(crate) health: Health,
     pub(crate) registry: Registry,
-    pub(crate) authenticator: Authenticator,
+    pub(crate) authenticator: Arc<Authenticator>,
     pub(crate) ingress_tokens: IngressTokens,
     pub(crate) documents: Documents,
     pub(crate) intake: Arc<Intake>,
@@ -33,6 +36,9 @@ pub struct App {
     pub(crate) storage: Storage,
     /// Bound of a JSON request body in bytes.
     pub(crate) json_bytes: u64,
+    pub(crate) figures: Figures,
+    /// The figures as text.
+    pub(crate) metrics: Metrics,
 }
 
 /// What keeps the API from starting.
@@ -61,18 +67,28 @@ impl App {
         let unusable = |cause| OpenError::Directory { dir: dir.display().to_string(), cause };
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unusable)?;
         let registry = Registry::new(&settings.registry_socket);
-        let intake = Intake::open(&dir, settings.deploy, settings.deploy_runner, registry.clone()).map_err(unusable)?;
+        let figures = Figures::default();
+        let intake = Intake::open(&dir, settings.deploy, settings.deploy_runner, registry.clone(), figures.clone());
+        let intake = intake.map_err(unusable)?;
+        let authenticator = Arc::new(Authenticator::open(&dir, registry.clone(), clock).map_err(unusable)?);
         Ok(Arc::new(Self {
             health: Health { ok: true, version: settings.version, node: settings.node },
-            authenticator: Authenticator::open(&dir, registry.clone(), clock).map_err(unusable)?,
+            metrics: figures.metrics(authenticator.clone(), intake.clone()),
+            authenticator,
             ingress_tokens: IngressTokens::new(&settings.ingress_tokens).ok_or(OpenError::EmptyIngressToken)?,
-            documents: Documents::new(&settings.router_socket),
+            documents: Documents::new(&settings.router_socket, figures.stale_documents.clone()),
             administration: Administration::new(&settings.registry_socket),
             storage: Storage::new(&settings.registry_socket, settings.storage_value_bytes),
             json_bytes: settings.json_bytes,
             registry,
             intake,
+            figures,
         }))
+    }
+
+    /// Every route, counted.
+    pub fn served(self: &Arc<Self>) -> Served {
+        Served::new(self.router(), self.figures.clone())
     }
 
     /// Every route.

@@ -14,10 +14,12 @@ use scafo_core::id::{ApplicationName, DeployId};
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::Role;
 
-use crate::answer::{Refusal, Signed};
+use crate::answer::{Refusal, RequestId, Signed, Target};
 use crate::app::App;
 use crate::auth::{Caller, Freshness};
+use crate::figures::Figures;
 use crate::routes::parameter;
+use crate::surface::Route;
 
 /// What a caller has to show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,11 +68,22 @@ impl Who {
     }
 }
 
-/// Around each route: lets through who may call it, with its [`Caller`] and the [`ApplicationName`] in the extensions.
-pub(crate) async fn guard(State((app, access)): State<(Arc<App>, Access)>, request: Request, next: Next) -> Response {
+/// Where events go that say who decided what.
+const AUDIT: &str = "scafo::audit";
+/// As much of a part of a path as an event shows: the longest name of ours is a host of 253 characters.
+const SHOWN: usize = 256;
+
+/// Around each route: lets through who may call it, with its [`Caller`] and the [`ApplicationName`] in the extensions. A route that
+/// decides leaves one event for each caller who is known, whatever becomes of it.
+pub(crate) async fn guard(
+    State((app, route)): State<(Arc<App>, &'static Route)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let (mut parts, body) = request.into_parts();
     let mut signed = None;
-    let admitted = match access {
+    let about = route.decides().then(|| About::of(&parts));
+    let admitted = match route.access {
         Access::Open => Ok(()),
         Access::Ingress => app.ingress_tokens.admit(&parts.headers),
         Access::Signed(who, subject) => admit(&app, who, subject, &mut parts, &mut signed).await,
@@ -80,9 +93,45 @@ pub(crate) async fn guard(State((app, access)): State<(Arc<App>, Access)>, reque
         Err(problem) => Refusal::from(problem).into_response(),
     };
     if let Some(signed) = signed {
+        if let Some(about) = about {
+            about.tell(&app.figures, route, &signed, &response);
+        }
         response.extensions_mut().insert(signed);
     }
     response
+}
+
+/// What an action is about, as its path says.
+struct About {
+    request: String,
+    application: String,
+    target: String,
+}
+
+impl About {
+    fn of(parts: &Parts) -> Self {
+        let shown = |name| parameter(parts, name).chars().take(SHOWN).collect::<String>();
+        let (host, id) = (shown("host"), shown("id"));
+        Self {
+            request: parts.extensions.get::<RequestId>().map(|id| id.0.clone()).unwrap_or_default(),
+            application: shown("name"),
+            target: if host.is_empty() { id } else { host },
+        }
+    }
+
+    /// Leaves the one event that says who did what, and what came of it.
+    fn tell(self, figures: &Figures, route: &'static Route, by: &Signed, response: &Response) {
+        let refused = response.extensions().get::<Problem>().map(|problem| problem.code.as_str());
+        // A coordinator's refusal is passed on as it came.
+        let passed_on = if response.status().is_success() { "done" } else { "refused" };
+        let outcome = refused.unwrap_or(passed_on);
+        let target = response.extensions().get::<Target>().map_or(self.target.as_str(), |target| &target.0);
+        figures.decided(route.verb(), route.path, outcome);
+        tracing::info!(
+            target: AUDIT, request = self.request, kind = by.kind, actor = by.id, method = route.verb(), route = route.path,
+            application = self.application, subject = target, outcome, "administrative action"
+        );
+    }
 }
 
 async fn admit(
@@ -99,7 +148,7 @@ async fn admit(
     } else {
         app.authenticator.verify(&parts.headers, who.freshness()).await?
     };
-    *signed = Some(Signed(caller.id().to_owned()));
+    *signed = Some(Signed { id: caller.id().to_owned(), kind: caller.kind() });
     if matches!(who, Who::Operator | Who::Admin) {
         caller.operator()?;
     }

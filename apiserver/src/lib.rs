@@ -14,10 +14,12 @@ pub mod clock;
 mod deploy;
 mod documents;
 mod encoding;
+mod figures;
 #[cfg(test)]
 #[path = "../../core/src/fuzz.rs"]
 mod fuzz;
 pub mod guard;
+pub mod metrics;
 mod openapi;
 mod registry;
 mod routes;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use scafo_apiserver::app::App;
 use scafo_apiserver::clock::SystemClock;
-use scafo_apiserver::server;
+use scafo_apiserver::{metrics, server};
 use scafo_core::settings::ApiserverSettings;
 use scafo_proto::child;
 use tokio_util::sync::CancellationToken;
@@ -24,12 +24,20 @@ async fn main() -> ExitCode {
 }
 
 async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::Error>> {
-    let settings: ApiserverSettings = child::settings()?;
+    let (settings, telemetry) = child::settings_and_telemetry::<ApiserverSettings>()?;
+    let export = child::export_spans("scafo-apiserver", &telemetry);
     let listeners = sockets.take_tcp_starting_with("api")?;
+    let scraped = sockets.try_take_tcp("metrics")?;
+    if scraped.as_ref().is_some_and(|listener| !metrics::is_local(listener)) {
+        return Err("the metrics are for this machine only: set observe.metricsListen to a loopback address".into());
+    }
     let shutdown = child::shutdown_signal()?;
     let app = App::open(settings, Arc::new(SystemClock))?;
     let stop = CancellationToken::new();
-    let serving = server::serve(listeners, app.router(), stop.clone());
+    let serving = async {
+        let metrics = server::serve(scraped.into_iter().collect(), metrics::router(&app), stop.clone());
+        tokio::join!(server::serve(listeners, app.served(), stop.clone()), metrics);
+    };
     tokio::pin!(serving);
     tokio::select! {
         // Only when a listener breaks: nobody asked it to end.
@@ -40,5 +48,8 @@ async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::E
         }
     }
     app.stop().await;
+    if let Some(export) = export {
+        export.end().await;
+    }
     Ok(())
 }

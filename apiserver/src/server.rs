@@ -21,7 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 mod linger;
+mod unread;
 use linger::Lingering;
+use unread::{Answer, Documented, Turn};
+
+use crate::figures::Figures;
 
 /// Connections at once: half of the 1,024 descriptors that a process has by default, the rest is for files and sockets.
 const CONNECTIONS: usize = 512;
@@ -35,15 +39,38 @@ const DRAIN: Duration = Duration::from_secs(10);
 const STREAMS: u32 = 64;
 /// How often an h2c peer is asked whether it is there, and how long it has to answer.
 const PING: Duration = Duration::from_secs(20);
+/// How long telling a peer that it was too slow may take.
+const LAST_WORD: Duration = Duration::from_secs(3);
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `router` on every listener until `stop`, then finishes what is open for at most 10 s.
-pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: CancellationToken) {
+/// What is served.
+#[derive(Debug, Clone)]
+pub struct Served {
+    router: Router,
+    figures: Figures,
+}
+
+impl From<Router> for Served {
+    /// Counts for nobody.
+    fn from(router: Router) -> Self {
+        Self { router, figures: Figures::default() }
+    }
+}
+
+impl Served {
+    pub(crate) fn new(router: Router, figures: Figures) -> Self {
+        Self { router, figures }
+    }
+}
+
+/// Serves on every listener until `stop`, then finishes what is open for at most 10 s.
+pub async fn serve(listeners: Vec<TcpListener>, served: impl Into<Served>, stop: CancellationToken) {
+    let served = served.into();
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut accepting = JoinSet::new();
     for listener in listeners {
-        accepting.spawn(accept_loop(listener, router.clone(), room.clone(), stop.clone()));
+        accepting.spawn(accept_loop(listener, served.clone(), room.clone(), stop.clone()));
     }
     while let Some(ended) = accepting.join_next().await {
         if let Err(error) = ended {
@@ -53,7 +80,7 @@ pub async fn serve(listeners: Vec<TcpListener>, router: Router, stop: Cancellati
     }
 }
 
-async fn accept_loop(listener: TcpListener, router: Router, room: Arc<Semaphore>, stop: CancellationToken) {
+async fn accept_loop(listener: TcpListener, served: Served, room: Arc<Semaphore>, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
@@ -62,7 +89,7 @@ async fn accept_loop(listener: TcpListener, router: Router, room: Arc<Semaphore>
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             (stream, permit) = accept(&listener, &room) => {
-                let connection = connection(stream, router.clone(), graceful.watcher());
+                let connection = connection(stream, served.clone(), graceful.watcher());
                 connections.spawn(async move {
                     connection.await;
                     drop(permit);
@@ -91,27 +118,35 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> (TcpStream, to
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, watcher: Watcher) {
+async fn connection(stream: TcpStream, served: Served, watcher: Watcher) {
     // Small answers go out at once. A socket that refuses the option works without it.
     let _ = stream.set_nodelay(true);
     let asked = Arc::new(AtomicBool::new(false));
+    let turn = Arc::new(Turn::default());
+    let figures = served.figures.clone();
     let service = {
-        let asked = asked.clone();
+        let (asked, turn) = (asked.clone(), turn.clone());
         service_fn(move |request: http::Request<Incoming>| {
             asked.store(true, Ordering::Relaxed);
-            let router = router.clone();
-            async move { Ok::<_, Infallible>(router.oneshot(request).await.unwrap_or_else(|never| match never {})) }
+            turn.begin(request.version());
+            let (router, turn) = (served.router.clone(), turn.clone());
+            async move {
+                let answer = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+                Ok::<_, Infallible>(answer.map(|body| Answer::new(body, turn)))
+            }
         })
     };
     let builder = builder();
-    let serving = builder.serve_connection(TokioIo::new(Lingering::new(stream)), service);
+    let stream = Documented::new(Lingering::new(stream), turn.clone(), figures);
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(watcher.watch(serving));
     // Until the protocol is known its own timers do not run: a peer that sends nothing is dropped here.
     let outcome = tokio::select! {
         outcome = &mut serving => outcome,
         () = tokio::time::sleep(HEAD) => {
             if !asked.load(Ordering::Relaxed) {
-                return;
+                turn.expire();
+                return drop(tokio::time::timeout(LAST_WORD, serving).await);
             }
             serving.await
         }

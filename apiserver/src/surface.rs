@@ -116,6 +116,16 @@ impl Route {
         Self { refusals, ..self }
     }
 
+    /// What stands before a part of any length at the end of its path.
+    pub(crate) fn before_tail(&self) -> Option<&'static str> {
+        self.path.split_once("{*").map(|(before, _)| before)
+    }
+
+    /// Whether it changes something in somebody's name, so that it leaves an event that says who.
+    pub fn decides(&self) -> bool {
+        self.verb != Verb::Get && matches!(self.access, Access::Signed(..))
+    }
+
     /// Its method.
     pub fn method(&self) -> Method {
         match self.verb {
@@ -123,6 +133,16 @@ impl Route {
             Verb::Post => Method::POST,
             Verb::Put => Method::PUT,
             Verb::Delete => Method::DELETE,
+        }
+    }
+
+    /// Its method as text.
+    pub(crate) const fn verb(&self) -> &'static str {
+        match self.verb {
+            Verb::Get => "GET",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
         }
     }
 

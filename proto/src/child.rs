@@ -5,13 +5,15 @@
 //! can be read by others and hold no secrets.
 
 use std::collections::HashMap;
-use std::io::{self, IsTerminal as _, Read as _};
+use std::io::{self, Read as _};
 use std::os::unix::net::UnixListener;
 
 use listenfd::ListenFd;
+use scafo_core::settings::TelemetrySettings;
+use scafo_telemetry::trace::Export;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 /// Longest settings document. A node with a thousand labels has about 100 KiB.
 const MAX_SETTINGS_BYTES: u64 = 4 * 1024 * 1024;
@@ -44,14 +46,32 @@ pub enum StartError {
     },
 }
 
-/// Reads the settings.
+/// Reads the settings, and gives up what no daemon needs from then on: starting programs, and being looked into by others of the
+/// same user. The rest of what a daemon must not do the supervisor sees to before it starts one.
 ///
 /// # Errors
 /// [`StartError::Settings`] and [`StartError::Malformed`].
 pub fn settings<T: DeserializeOwned>() -> Result<T, StartError> {
+    settings_and_telemetry().map(|(own, _)| own)
+}
+
+/// As [`settings`], with what every daemon is told beside its own.
+///
+/// # Errors
+/// As [`settings`].
+pub fn settings_and_telemetry<T: DeserializeOwned>() -> Result<(T, TelemetrySettings), StartError> {
+    #[derive(Deserialize)]
+    struct Beside {
+        #[serde(default)]
+        telemetry: TelemetrySettings,
+    }
     let mut text = Vec::new();
     io::stdin().lock().take(MAX_SETTINGS_BYTES).read_to_end(&mut text).map_err(StartError::Settings)?;
-    serde_json::from_slice(&text).map_err(|error| StartError::Malformed { line: error.line(), column: error.column() })
+    crate::lockdown::give_up();
+    let malformed = |error: serde_json::Error| StartError::Malformed { line: error.line(), column: error.column() };
+    let own = serde_json::from_slice(&text).map_err(malformed)?;
+    let Beside { telemetry } = serde_json::from_slice(&text).map_err(malformed)?;
+    Ok((own, telemetry))
 }
 
 /// The sockets that this process was started with.
@@ -80,6 +100,14 @@ impl Listeners {
             tokio::net::TcpListener::from_std(listener).map(Some)
         };
         found(name, ready())
+    }
+
+    /// Takes a TCP listener as [`Listeners::take_tcp`] does, if one was passed.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn try_take_tcp(&mut self, name: &str) -> Result<Option<tokio::net::TcpListener>, StartError> {
+        if self.positions.contains_key(name) { self.take_tcp(name).map(Some) } else { Ok(None) }
     }
 
     /// Takes every TCP listener whose name starts with `prefix`, in the order of their names; at least one.
@@ -122,37 +150,16 @@ fn found<T>(name: &str, outcome: io::Result<Option<T>>) -> Result<T, StartError>
     }
 }
 
-/// What is logged unless `SCAFO_LOG` says otherwise. Pollers ask several times a second, so the access log is for who asks for it
-/// (`SCAFO_LOG=info,s3s=off`). The S3 protocol crate reports every refused request as an error, with its
-/// answer; bucketd logs for itself what an operator has to see.
-const DEFAULT_FILTER: &str = "info,s3s=off,scafo::access=warn";
-
-/// Sends the log to standard error: for people on a terminal, as JSON lines with `SCAFO_LOG_FORMAT=json`. `SCAFO_LOG`
-/// filters it (default `info` without the access log).
+/// Sends the log to standard error: see [`scafo_telemetry::log`].
 pub fn init_tracing(process: &'static str) {
-    let filter = EnvFilter::try_from_env("SCAFO_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Unfailing(io::stderr()));
-    // A second subscriber in one process is a test's doing; the first one stays.
-    let _ = match std::env::var("SCAFO_LOG_FORMAT").as_deref() {
-        Ok("json") => builder.json().with_current_span(false).try_init(),
-        _ => builder.with_ansi(io::stderr().is_terminal()).try_init(),
-    };
-    tracing::debug!(process, pid = std::process::id(), "started");
+    scafo_telemetry::log::init(process);
 }
 
-/// Standard error, where a line that cannot be written is dropped. Without this a full disk under the log ends the process: the
-/// subscriber reports a failed write on standard error, and a write that fails there panics.
-struct Unfailing(io::Stderr);
-
-impl io::Write for Unfailing {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.0.write(bytes).unwrap_or(bytes.len()))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        let _ = self.0.flush();
-        Ok(())
-    }
+/// Sends spans to the collector that `told` names, if it names one, as `service`. To be called within the runtime. What keeps spans
+/// from being sent is logged and keeps nobody from work.
+pub fn export_spans(service: &'static str, told: &TelemetrySettings) -> Option<Export> {
+    let begun = Export::begin(told.otlp.as_deref()?, service, &told.node);
+    begun.inspect_err(|error| tracing::error!(%error, "no traces are sent")).ok()
 }
 
 /// Resolves when this process is asked to end (SIGTERM or SIGINT).

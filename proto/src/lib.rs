@@ -6,6 +6,8 @@
 
 pub mod child;
 pub mod chunk;
+pub mod figures;
+mod lockdown;
 pub mod status;
 pub mod transport;
 
@@ -31,4 +33,10 @@ pub mod router {
 #[allow(missing_docs, clippy::doc_markdown, clippy::wildcard_imports, clippy::too_many_lines, unreachable_pub)]
 pub mod storage {
     tonic::include_proto!("scafo.storage.v1");
+}
+
+/// `scafo.observe.v1`: what a process counts.
+#[allow(missing_docs, clippy::doc_markdown, clippy::wildcard_imports, clippy::too_many_lines, unreachable_pub)]
+pub mod observe {
+    tonic::include_proto!("scafo.observe.v1");
 }

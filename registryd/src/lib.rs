@@ -9,6 +9,7 @@ mod bootstrap;
 mod coordinator;
 pub mod daemon;
 mod deploy;
+mod figures;
 mod files;
 #[cfg(test)]
 mod model;

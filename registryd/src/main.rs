@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use scafo_core::settings::RegistrydSettings;
-use scafo_proto::child::{Listeners, StartError, init_tracing, settings, shutdown_signal};
+use scafo_proto::child::{
+    Listeners, StartError, export_spans, init_tracing, settings_and_telemetry, shutdown_signal,
+};
 use scafo_registryd::daemon::{Fatal, Sockets, run};
 use scafo_registryd::registry::SystemClock;
 use scafo_store::S3Bucket;
@@ -26,14 +28,19 @@ fn main() -> ExitCode {
 }
 
 async fn start(mut listeners: Listeners) -> Result<(), Failure> {
-    let settings: RegistrydSettings = settings().map_err(Failure::Start)?;
+    let (settings, telemetry) = settings_and_telemetry::<RegistrydSettings>().map_err(Failure::Start)?;
+    let export = export_spans("scafo-registryd", &telemetry);
     let sockets = Sockets {
         grpc: listeners.take_unix("grpc").map_err(Failure::Start)?,
         admin: listeners.take_unix("admin").map_err(Failure::Start)?,
     };
     let shutdown = shutdown_signal().map_err(Failure::Runtime)?;
     let bucket = Arc::new(S3Bucket::new(&settings.bucket));
-    Box::pin(run(settings, bucket, Arc::new(SystemClock), sockets, shutdown)).await.map_err(Failure::Fatal)
+    let ended = Box::pin(run(settings, bucket, Arc::new(SystemClock), sockets, shutdown)).await;
+    if let Some(export) = export {
+        export.end().await;
+    }
+    ended.map_err(Failure::Fatal)
 }
 
 enum Failure {

@@ -4,12 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 
 use scafo_core::settings::RouterdSettings;
+use scafo_proto::figures::Exposed;
 use scafo_proto::router::router_server::RouterServer;
 use scafo_proto::transport;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::figures::Figures;
 use crate::service::RouterService;
 use crate::watch::Follower;
 
@@ -23,13 +25,16 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let (publish, current) = watch::channel(None);
-    let follower = Follower::new(&settings, publish);
+    let figures = Figures::default();
+    let metrics = figures.metrics();
+    let follower = Follower::new(&settings, publish, figures);
     // Owned by this function: it ends with the server. It never ends by itself.
     let mut following = AbortOnDropHandle::new(follow(follower));
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<RouterServer<RouterService>>().await;
     let router = transport::server()
         .add_service(health_service)
+        .add_service(Exposed::server(move || std::future::ready(metrics.text())))
         .add_service(RouterServer::new(RouterService::new(settings.node, Arc::new(current))));
     let served = transport::serve(socket, transport::Peers::of_socket("grpc"), router, shutdown);
     tokio::select! {

@@ -9,6 +9,7 @@
 pub mod daemon;
 pub mod document;
 pub mod documents;
+mod figures;
 pub mod fleet;
 pub mod render;
 pub mod routes;

@@ -19,9 +19,13 @@ async fn main() -> ExitCode {
 }
 
 async fn run(listeners: &mut child::Listeners) -> Result<(), Box<dyn std::error::Error>> {
-    let settings: RouterdSettings = child::settings()?;
+    let (settings, telemetry) = child::settings_and_telemetry::<RouterdSettings>()?;
+    let export = child::export_spans("scafo-routerd", &telemetry);
     let socket = listeners.take_unix("grpc")?;
     let shutdown = child::shutdown_signal()?;
-    scafo_routerd::daemon::run(settings, socket, shutdown).await?;
-    Ok(())
+    let ended = scafo_routerd::daemon::run(settings, socket, shutdown).await;
+    if let Some(export) = export {
+        export.end().await;
+    }
+    Ok(ended?)
 }

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use scafo_core::problem::{Problem, ProblemCode};
@@ -18,6 +18,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use crate::documents::Documents;
+use crate::figures::Figures;
 use crate::fleet::Fleet;
 use crate::render::Attributes;
 use crate::routes::Catalogue;
@@ -39,16 +40,18 @@ pub(crate) struct Follower {
     /// What was rendered last. Taken away while the next state is rendered, and begun anew if that should fail.
     catalogue: Option<Catalogue>,
     publish: watch::Sender<Current>,
+    figures: Figures,
 }
 
 impl Follower {
-    pub(crate) fn new(settings: &RouterdSettings, publish: watch::Sender<Current>) -> Self {
+    pub(crate) fn new(settings: &RouterdSettings, publish: watch::Sender<Current>, figures: Figures) -> Self {
         let socket: PathBuf = settings.registry_socket.clone();
         Self {
             registry: RegistryClient::new(transport::channel(&socket)),
             attributes: Arc::new(Attributes::new(&settings.entry_points, settings.tls.as_ref())),
             catalogue: None,
             publish,
+            figures,
         }
     }
 
@@ -90,7 +93,10 @@ impl Follower {
             match next_snapshot(&mut stream).await {
                 Ok(snapshot) => match self.render(snapshot).await {
                     Ok(()) => {}
-                    Err(problem) => break problem,
+                    Err(problem) => {
+                        self.figures.failed();
+                        break problem;
+                    }
                 },
                 Err(problem) => break problem,
             }
@@ -102,6 +108,7 @@ impl Follower {
     async fn render(&mut self, snapshot: Bytes) -> Result<(), Problem> {
         let (last, attributes) = (self.publish.borrow().clone(), Arc::clone(&self.attributes));
         let catalogue = self.catalogue.take();
+        let started = Instant::now();
         // A hundred thousand hosts take tens of milliseconds: not on a thread that answers calls.
         let rendered = tokio::task::spawn_blocking(move || render(&snapshot, catalogue, attributes, last.as_deref()));
         let failed = |error: &dyn std::fmt::Display| {
@@ -110,6 +117,7 @@ impl Follower {
         let rendered = rendered.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
         self.catalogue = Some(rendered.catalogue);
         let generation = rendered.generation;
+        self.figures.followed(rendered.documents.as_ref().map(Documents::routes), started.elapsed());
         match rendered.documents {
             None => tracing::debug!(generation, "the routing did not change"),
             Some(documents) => {

@@ -5,11 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-pub use prometheus_client::collector::Collector;
-pub use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
-pub use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::counter::ConstCounter;
+pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::family::Family;
-pub use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::ConstGauge;
+pub use prometheus_client::metrics::gauge::Gauge;
 pub use prometheus_client::metrics::histogram::Histogram;
 pub use prometheus_client::registry::{Registry, Unit};
 
@@ -59,6 +61,69 @@ impl Metrics {
     }
 }
 
+/// What [`read`] gives: labels and value of each sample.
+pub type Samples = Vec<(Vec<(&'static str, String)>, f64)>;
+
+/// What kind of figure is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It goes up and down.
+    Gauge,
+    /// It goes up only.
+    Counter,
+}
+
+/// Adds figures that are not kept but read whenever somebody asks.
+pub fn read(
+    registry: &mut Registry,
+    kind: Kind,
+    (name, help, unit): (&'static str, &'static str, Option<Unit>),
+    read: impl Fn() -> Samples + Send + Sync + 'static,
+) {
+    registry.register_collector(Box::new(Read { kind, name, help, unit, read: Box::new(read) }));
+}
+
+struct Read {
+    kind: Kind,
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    read: Box<dyn Fn() -> Samples + Send + Sync>,
+}
+
+impl fmt::Debug for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Read").field(&self.name).finish()
+    }
+}
+
+impl Collector for Read {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let kind = match self.kind {
+            Kind::Gauge => ConstGauge::new(0.0).metric_type(),
+            Kind::Counter => ConstCounter::new(0.0).metric_type(),
+        };
+        let mut family = encoder.encode_descriptor(self.name, self.help, self.unit.as_ref(), kind)?;
+        for (labels, value) in (self.read)() {
+            let sample = family.encode_family(&labels)?;
+            match self.kind {
+                Kind::Gauge => ConstGauge::new(value).encode(sample)?,
+                Kind::Counter => ConstCounter::new(value).encode(sample)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether each of these processes said what it counts, as text to [`merge`] with theirs.
+pub fn up(processes: &[(&str, bool)]) -> String {
+    let mut text = format!("# HELP {PREFIX}_up Whether the process said what it counts.\n# TYPE {PREFIX}_up gauge\n");
+    for (process, up) in processes {
+        text.push_str(&format!("{PREFIX}_up{{process=\"{process}\"}} {}\n", u8::from(*up)));
+    }
+    text
+}
+
 /// What every process can say of itself.
 #[derive(Debug)]
 struct Own {
@@ -97,8 +162,14 @@ impl Collector for Own {
     }
 }
 
-/// One text out of those of several processes: each family once (OpenMetrics 1.0 lets none be interleaved), and the mark of the
-/// end. Of a family that several processes have, the first one's description stands.
+/// Completes a text with the mark of its end.
+pub fn finished(mut text: String) -> String {
+    text.push_str(END);
+    text
+}
+
+/// One text out of those of several processes: each family once (OpenMetrics 1.0 lets none be interleaved), without the mark of
+/// the end. Of a family that several processes have, the first one's description stands.
 pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     #[derive(Default)]
     struct Merged<'a> {
@@ -135,12 +206,13 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
         merged.push_str(line);
         merged.push('\n');
     }
-    merged.push_str(END);
     merged
 }
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::encoding::EncodeLabelSet;
+
     use super::*;
 
     #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -155,7 +227,7 @@ mod tests {
             requests.get_or_create(&Labels { name: name.to_owned() }).inc();
             Metrics::new(process, |registry| registry.register("requests", "Requests", requests)).text()
         };
-        let merged = merge([of("one", "a\"b\\").as_str(), of("two", "# HELP x y").as_str()]);
+        let merged = finished(merge([of("one", "a\"b\\").as_str(), of("two", "# HELP x y").as_str()]));
         let count = |line: &str| merged.lines().filter(|found| found.starts_with(line)).count();
         assert_eq!(count("# TYPE scafo_requests counter"), 1, "{merged}");
         assert_eq!(count("# HELP scafo_requests "), 1, "{merged}");
@@ -167,6 +239,6 @@ mod tests {
 
     #[test]
     fn nothing_merges_to_an_end() {
-        assert_eq!(merge([""]), END);
+        assert_eq!(finished(merge(["", END])), END);
     }
 }

@@ -247,6 +247,18 @@ pub fn join(span: &Span, headers: &HeaderMap) {
     let _ = span.set_parent(Context::new().with_remote_span_context(parent));
 }
 
+/// Makes `span`, which has no parent, a part of the current trace. Its parent may end before it: for work that outlives the request
+/// that brought it. To be called before the span is entered.
+pub fn join_current(span: &Span) {
+    if span.is_disabled() {
+        return;
+    }
+    let context = Span::current().context();
+    if context.span().span_context().is_valid() {
+        let _ = span.set_parent(context);
+    }
+}
+
 /// Reads a `traceparent` (W3C Trace Context §3.2.2). A version that is not known is read as far as version 00 goes.
 fn parse(value: &str) -> Option<SpanContext> {
     let mut fields = value.split('-');

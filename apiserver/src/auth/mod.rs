@@ -17,6 +17,7 @@ use scafo_core::id::{ApplicationName, NodeId, is_label};
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::{OperatorRecord, Role};
 use scafo_core::token::{PublicKey, Unverified};
+use scafo_telemetry::metrics::{Counter, Family};
 
 pub(crate) use self::ingress::IngressTokens;
 use self::keys::Keys;
@@ -24,6 +25,7 @@ pub(crate) use self::oidc::Workload;
 use self::oidc::{Claim, Policies, Workloads, is_workload};
 use self::replay::Replay;
 use crate::clock::Clock;
+use crate::figures::Outcome;
 use crate::registry::Registry;
 
 /// The verified caller of a request.
@@ -88,6 +90,15 @@ impl Caller {
         }
     }
 
+    /// What kind of caller it is, for events.
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Node(_) => "node",
+            Self::Operator(_) => "operator",
+            Self::Workload(_) => "workload",
+        }
+    }
+
     /// What the token of a workload said about where it comes from, for the records.
     pub(crate) fn provenance(&self) -> Option<&serde_json::Value> {
         match self {
@@ -134,6 +145,16 @@ impl Authenticator {
             replay,
             clock,
         })
+    }
+
+    /// Questions to issuers so far, by outcome.
+    pub(crate) fn fetches(&self) -> Family<Outcome, Counter> {
+        self.workloads.fetches()
+    }
+
+    /// How many ids of used tokens are remembered.
+    pub(crate) fn used_tokens(&self) -> usize {
+        self.replay.remembered()
     }
 
     /// Verifies the caller of a deploy route, who may be a workload that the trust policy of `application` admits; `None` when

@@ -86,6 +86,12 @@ impl Replay {
         Ok(Self { dir, not_before_s, state: Mutex::new(state) })
     }
 
+    /// How many ids are remembered.
+    pub(super) fn remembered(&self) -> usize {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.buckets.values().map(|bucket| bucket.ids.len()).sum()
+    }
+
     /// Accepts a verified token, unless it was accepted before. Of several calls with one token exactly one is the first.
     ///
     /// # Errors

@@ -44,6 +44,16 @@ impl Capacity {
         self.slot(&mut self.used(), bytes)
     }
 
+    /// Deploys that have a place, and places.
+    pub(super) fn deploys(&self) -> (u32, u32) {
+        (self.used().deploys, self.deploys)
+    }
+
+    /// Bytes that are reserved, and bytes that may be.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.used().bytes, self.bytes)
+    }
+
     fn slot(self: &Arc<Self>, used: &mut Used, bytes: u64) -> Slot {
         used.deploys += 1;
         used.bytes += bytes;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scafo_core::problem::{Problem, ProblemCode};
+use scafo_core::record::DeployState;
 use scafo_core::view::DeployStatus;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -18,6 +19,7 @@ use super::capacity::Slot;
 use super::stage::{Meta, Staged};
 use super::unpack::{self, Limits, Stop};
 use super::{Intake, unstaged};
+use crate::figures::Outcome;
 use crate::registry::Failure;
 
 /// The registry daemon gives a deploy up that it has not heard of for 60 s: told of it six times as often.
@@ -111,6 +113,12 @@ impl Intake {
         match ended {
             None => staged.stay(),
             Some(outcome) => {
+                let ended = match &outcome {
+                    Ok(deploy) if deploy.state == DeployState::Deployed => Outcome::new("deployed"),
+                    Ok(deploy) => Outcome::of(Err::<(), _>(deploy.code.unwrap_or(ProblemCode::Internal))),
+                    Err(problem) => Outcome::of(Err::<(), _>(problem.code)),
+                };
+                self.figures.deploys.get_or_create(&ended).inc();
                 match outcome {
                     Ok(deploy) => tracing::info!(deploy = %meta.id, state = ?deploy.state, "deploy ended"),
                     Err(problem) => tracing::warn!(deploy = %meta.id, ?problem, "deploy given up"),

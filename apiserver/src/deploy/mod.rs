@@ -24,14 +24,17 @@ use scafo_core::id::{ApplicationName, DeployId};
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::settings::DeployIntakeSettings;
 use scafo_core::view::DeployStatus;
+use scafo_telemetry::trace::{SPANS, join_current};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use self::capacity::Capacity;
 pub(crate) use self::stage::Meta;
 use self::stage::Stage;
 use crate::auth::Caller;
+use crate::figures::Figures;
 use crate::registry::Registry;
 
 /// How long laying the deploys down may take. What takes longer (a record that is being written) is taken up by the next
@@ -52,6 +55,7 @@ pub(crate) struct Intake {
     /// Deploys that are being carried. They outlive the request that brought them.
     carried: TaskTracker,
     stopping: CancellationToken,
+    figures: Figures,
 }
 
 impl Intake {
@@ -61,6 +65,7 @@ impl Intake {
         settings: DeployIntakeSettings,
         runner: bool,
         registry: Registry,
+        figures: Figures,
     ) -> io::Result<Arc<Self>> {
         let (stage, left) = Stage::open(dir)?;
         let intake = Arc::new(Self {
@@ -72,6 +77,7 @@ impl Intake {
             turn: Semaphore::new(UNPACKING),
             carried: TaskTracker::new(),
             stopping: CancellationToken::new(),
+            figures,
         });
         for (staged, meta) in left {
             let slot = intake.capacity.keep(meta.artifact.bytes);
@@ -85,6 +91,19 @@ impl Intake {
     ///
     /// Once the artifact is whole, dropping this future no longer stops the deploy.
     pub(crate) async fn take(
+        self: &Arc<Self>,
+        application: &ApplicationName,
+        by: &Caller,
+        metadata: Metadata,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<DeployStatus, Problem> {
+        let taken = self.try_take(application, by, metadata, headers, body).await;
+        self.figures.taken(&taken);
+        taken
+    }
+
+    async fn try_take(
         self: &Arc<Self>,
         application: &ApplicationName,
         by: &Caller,
@@ -119,6 +138,18 @@ impl Intake {
         })?
     }
 
+    /// Deploys under way, and how many may be.
+    pub(crate) fn deploys(&self) -> (f64, f64) {
+        let (used, limit) = self.capacity.deploys();
+        (used.into(), limit.into())
+    }
+
+    /// Bytes staged, and how many may be.
+    pub(crate) fn bytes(&self) -> (f64, f64) {
+        let (used, limit) = self.capacity.bytes();
+        (used as f64, limit as f64)
+    }
+
     /// Lays every carried deploy down. What was acknowledged stays on the disk for the next process.
     pub(crate) async fn stop(&self) {
         self.stopping.cancel();
@@ -130,11 +161,15 @@ impl Intake {
 
     /// Runs a task that outlives the request that brought it.
     fn own(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.carried.spawn(async move {
+        // The request is answered long before, and the trace goes on.
+        let span = tracing::info_span!(target: SPANS, parent: None, "deploy");
+        join_current(&span);
+        let task = async move {
             if AssertUnwindSafe(task).catch_unwind().await.is_err() {
                 tracing::error!("the task of a deploy panicked; the deploy is taken up again at the next start");
             }
-        });
+        };
+        self.carried.spawn(task.instrument(span));
     }
 }
 

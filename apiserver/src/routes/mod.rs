@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, MatchedPath, Query};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use http::Uri;
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
@@ -31,14 +31,15 @@ use crate::surface::ROUTES;
 pub(crate) fn router(app: Arc<App>) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
-        let guarded = || (route.handler)().route_layer(from_fn_with_state((app.clone(), route.access), guard));
+        let guarded = || (route.handler)().route_layer(from_fn_with_state((app.clone(), route), guard));
         router = router.route(route.path, guarded());
         // A tail may be empty, which the pattern does not match: that is a bad key and not another route.
-        if let Some(before) = route.path.split_once("{*").map(|(before, _)| before) {
+        if let Some(before) = route.before_tail() {
             router = router.route(before, guarded());
         }
     }
-    router.fallback(no_such_route).method_not_allowed_fallback(no_such_method).layer(from_fn(envelope)).with_state(app)
+    let around = from_fn_with_state(app.figures.clone(), envelope);
+    router.fallback(no_such_route).method_not_allowed_fallback(no_such_method).layer(around).with_state(app)
 }
 
 async fn no_such_route() -> Refusal {

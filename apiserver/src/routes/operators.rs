@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::{HeaderMap, StatusCode};
 use scafo_core::id::OperatorId;
 use scafo_core::record::Role;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Last;
 use crate::administration::Grant;
-use crate::answer::{Refusal, json, json_of, member};
+use crate::answer::{Refusal, Target, json, json_of, member};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::body::{self, given};
@@ -51,9 +51,15 @@ pub(crate) async fn register(
     body: Body,
 ) -> Result<Response, Refusal> {
     let Key { id, public_key, role, supersedes, applications } = body::object(&app.control(&headers, body).await?)?;
+    let target = Target(id.to_string());
     let grant = Grant { id, public_key, role, supersedes, applications };
-    let operator = app.administration.register_operator(&caller, grant).await?;
-    Ok(json(StatusCode::OK, member("operator", &operator)))
+    let registered = app.administration.register_operator(&caller, grant).await;
+    let mut response = match registered {
+        Ok(operator) => json(StatusCode::OK, member("operator", &operator)),
+        Err(problem) => Refusal::from(problem).into_response(),
+    };
+    response.extensions_mut().insert(target);
+    Ok(response)
 }
 
 #[derive(Serialize)]

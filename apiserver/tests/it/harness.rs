@@ -57,6 +57,7 @@ pub(crate) struct Options {
     pub(crate) staged_bytes: u64,
     pub(crate) runner: bool,
     pub(crate) receive_timeout_ms: u64,
+    pub(crate) queue_timeout_ms: u64,
     pub(crate) storage_value_bytes: u64,
 }
 
@@ -68,6 +69,7 @@ impl Default for Options {
             staged_bytes: 16 << 20,
             runner: true,
             receive_timeout_ms: 60_000,
+            queue_timeout_ms: 60_000,
             storage_value_bytes: 600_000,
         }
     }
@@ -180,7 +182,7 @@ impl Harness {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let serving = spawn(server::serve(vec![listener], app.router(), stop.clone()));
+        let serving = spawn(server::serve(vec![listener], app.served(), stop.clone()));
         self.running = Some((app, stop, serving));
     }
 
@@ -200,7 +202,7 @@ impl Harness {
                 staged_bytes: self.options.staged_bytes,
                 queue: self.options.queue,
                 receive_timeout: Millis(self.options.receive_timeout_ms),
-                queue_timeout: Millis(60_000),
+                queue_timeout: Millis(self.options.queue_timeout_ms),
                 task_timeout: Millis(60_000),
             },
             deploy_runner: self.options.runner,
@@ -215,6 +217,14 @@ impl Harness {
         app.stop().await;
         drop(app);
         self.open().await;
+    }
+
+    pub(crate) fn app(&self) -> Arc<App> {
+        self.running.as_ref().unwrap().0.clone()
+    }
+
+    pub(crate) fn client(&self) -> &Client<HttpConnector, Full<Bytes>> {
+        &self.client
     }
 
     /// A fresh token of one of the signers.

@@ -200,7 +200,7 @@ impl Who {
     ];
 
     /// The id of a caller whose tokens hold up.
-    fn signer(self) -> Option<&'static str> {
+    pub(crate) fn signer(self) -> Option<&'static str> {
         match self {
             Self::Node => Some("n1"),
             Self::Root => Some("root"),

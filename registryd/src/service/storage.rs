@@ -20,7 +20,7 @@ use super::{answer, json, ready};
 use crate::daemon::{Core, Phase};
 use crate::tls::{self, LockOwner, StorageKey, VALUE_BYTES_MAX};
 
-/// Values on their way at once: each takes up to four times 16 MiB while it is encoded, and almost all are a few KiB.
+/// Values on their way at once: each takes up to four times `storage.valueBytes` while it is encoded, and almost all are a few KiB.
 const VALUES_AT_ONCE: usize = 4;
 /// Keys in one piece of a listing: some 100 KiB.
 const KEYS_IN_A_PIECE: usize = 1000;
@@ -58,7 +58,8 @@ impl Storage for StorageService {
         answer("Put", async {
             let core = self.core().await?;
             let _room = self.room().await?;
-            let (key, value) = receive(request.into_inner()).await?;
+            let limit = usize::try_from(core.settings.storage_value_bytes).unwrap_or(usize::MAX).min(VALUE_BYTES_MAX);
+            let (key, value) = receive(request.into_inner(), limit).await?;
             tls::put(&core.registry, &key, &value).await?;
             Ok(PutReply {})
         })
@@ -137,17 +138,19 @@ impl Storage for StorageService {
 }
 
 /// A key and the whole of its value. A stream that breaks off is no shorter value.
-async fn receive(mut pieces: Streaming<PutPiece>) -> Result<(StorageKey, BytesMut), Problem> {
+async fn receive(mut pieces: Streaming<PutPiece>, limit: usize) -> Result<(StorageKey, BytesMut), Problem> {
     let next = async |pieces: &mut Streaming<PutPiece>| pieces.message().await.map_err(|status| to_problem(&status));
     let unnamed = || Problem::new(ProblemCode::InvalidInput, "a value needs a key").titled("Invalid storage key");
     let PutPiece { key, data } = next(&mut pieces).await?.ok_or_else(unnamed)?;
     let key: StorageKey = key.parse()?;
-    let mut value = BytesMut::from(&data[..]);
-    while let Some(piece) = next(&mut pieces).await? {
-        if value.len() + piece.data.len() > VALUE_BYTES_MAX {
-            return Err(tls::too_large(value.len() + piece.data.len()));
+    let mut value = BytesMut::new();
+    let mut more = Some(data);
+    while let Some(data) = more {
+        if value.len() + data.len() > limit {
+            return Err(tls::too_large(limit));
         }
-        value.extend_from_slice(&piece.data);
+        value.extend_from_slice(&data);
+        more = next(&mut pieces).await?.map(|piece| piece.data);
     }
     Ok((key, value))
 }

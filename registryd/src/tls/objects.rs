@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::StorageKey;
 use crate::registry::{Intent, Registry};
 
-/// Largest value: far above any certificate chain, and small enough to be held a few times over while it is encoded.
-pub const VALUE_BYTES_MAX: usize = 16 << 20;
+/// Largest value that any node may allow (`storage.valueBytes`): with its envelope it fits the largest object of the bucket, so
+/// that every node reads what another one took.
+pub const VALUE_BYTES_MAX: usize = 40 << 20;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Envelope {
@@ -50,7 +51,7 @@ pub struct Stat {
 /// `resource-limit` beyond [`VALUE_BYTES_MAX`]; store errors, after which it is safe to put it again.
 pub async fn put(registry: &Registry, key: &StorageKey, value: &[u8]) -> Result<(), Problem> {
     if value.len() > VALUE_BYTES_MAX {
-        return Err(too_large(value.len()));
+        return Err(too_large(VALUE_BYTES_MAX));
     }
     let envelope = Envelope {
         v: V1,
@@ -137,8 +138,8 @@ fn child(object: &str, beneath: &str, recursive: bool) -> Option<String> {
     whole.strip_prefix(prefix::TLS_OBJECTS).map(str::to_owned)
 }
 
-pub(crate) fn too_large(bytes: usize) -> Problem {
-    let detail = format!("a value has at most {VALUE_BYTES_MAX} bytes, and this one has {bytes} or more");
+pub(crate) fn too_large(limit: usize) -> Problem {
+    let detail = format!("the value has more than the {limit} bytes that this node takes (`storage.valueBytes`)");
     Problem::new(ProblemCode::ResourceLimit, detail)
 }
 

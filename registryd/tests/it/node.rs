@@ -351,8 +351,10 @@ fn settings(id: &str, dir: &Path) -> RegistrydSettings {
         ingress_hold: millis(300),
         deploy_task_timeout: millis(20_000),
         deploy_jobs: 2,
+        deploy_queue: 16,
         local_only: false,
         drain_timeout: RegistrydSettings::drain_timeout(),
         observe_retention: RegistrydSettings::observe_retention(),
+        storage_value_bytes: RegistrydSettings::storage_value_bytes(),
     }
 }

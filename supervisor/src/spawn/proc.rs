@@ -10,6 +10,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// Longest environment that is looked at, in bytes. celld's has about 1 KiB.
 const MAX_ENVIRONMENT: u64 = 1024 * 1024;
+/// What `/proc` counts processor time in (`USER_HZ`): the same on every architecture that we build for.
+const TICKS_PER_SECOND: f64 = 100.0;
 
 fn file(pid: u32, name: &str) -> PathBuf {
     Path::new("/proc").join(pid.to_string()).join(name)
@@ -74,22 +76,20 @@ pub(crate) struct Usage {
     pub(crate) cpu_seconds: f64,
 }
 
-/// What a process takes (`proc(5)`: fields 14, 15 and 24 of `stat`). `None`: it has ended.
+/// What a process takes (`proc(5)`: `VmRSS` of `status`, fields 14 and 15 of `stat`). `None`: it has ended.
 pub(crate) fn usage(pid: u32) -> Option<Usage> {
-    usage_of(&std::fs::read_to_string(file(pid, "stat")).ok()?)
+    let read = |name| std::fs::read_to_string(file(pid, name)).ok();
+    usage_of(&read("stat")?, &read("status")?)
 }
 
-fn usage_of(stat: &str) -> Option<Usage> {
+fn usage_of(stat: &str, status: &str) -> Option<Usage> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
-    let pages: u64 = fields.nth(8)?.parse().ok()?;
-    let ticks = rustix::param::clock_ticks_per_second().max(1);
-    Some(Usage {
-        resident_bytes: pages * u64::try_from(rustix::param::page_size()).unwrap_or(4096),
-        cpu_seconds: (user + system) as f64 / ticks as f64,
-    })
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?.trim().strip_suffix("kB")?;
+    let resident: u64 = resident.trim().parse().ok()?;
+    Some(Usage { resident_bytes: resident * 1024, cpu_seconds: (user + system) as f64 / TICKS_PER_SECOND })
 }
 
 /// The process that started it, or took it over; field 4.
@@ -123,6 +123,14 @@ fn start_time_of(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_process_takes_is_read_whatever_its_name() {
+        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 100 0 0 0 150 50 0 0 20 0 9 0 99 1000000 2500 18446744073709551615";
+        let usage = usage_of(stat, "Name:\ta ) b\nVmRSS:\t   10240 kB\n").unwrap();
+        assert_eq!(usage, Usage { resident_bytes: 10_485_760, cpu_seconds: 2.0 });
+        assert_eq!(usage_of(stat, "Name:\tgone\n"), None);
+    }
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_fields() {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use scafo_telemetry::metrics::{Counter, Family};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -11,6 +12,7 @@ use super::cache::{Found, Question, Refusal, State, Step};
 use super::fetch::{Fetcher, REQUEST};
 use super::jwks::KeySet;
 use crate::clock::Clock;
+use crate::figures::Outcome;
 
 /// Issuers that are remembered at once.
 const ISSUERS_MAX: usize = 64;
@@ -26,6 +28,7 @@ pub(super) struct Issuers {
     /// One task at most for each known issuer. They belong to no request: a caller who goes away in the middle would
     /// otherwise throw away the question and have the issuer asked again.
     asking: Mutex<JoinSet<()>>,
+    fetches: Family<Outcome, Counter>,
 }
 
 struct Known {
@@ -35,7 +38,18 @@ struct Known {
 
 impl Issuers {
     pub(super) fn new(fetcher: Fetcher, clock: Arc<dyn Clock>) -> Self {
-        Self { fetcher: Arc::new(fetcher), clock, known: Mutex::default(), asking: Mutex::default() }
+        Self {
+            fetcher: Arc::new(fetcher),
+            clock,
+            known: Mutex::default(),
+            asking: Mutex::default(),
+            fetches: Family::default(),
+        }
+    }
+
+    /// Questions to issuers so far, by outcome.
+    pub(super) fn fetches(&self) -> Family<Outcome, Counter> {
+        self.fetches.clone()
     }
 
     /// The keys to verify a token of `issuer` with, which names `kid`.
@@ -86,12 +100,15 @@ impl Issuers {
 
     fn ask(&self, issuer: &str, question: Question, state: Arc<watch::Sender<State>>, sent: Instant) {
         let answer = Answer { state, clock: self.clock.clone(), sent, found: None };
-        let (fetcher, issuer) = (self.fetcher.clone(), issuer.to_owned());
+        let (fetcher, fetches, issuer) = (self.fetcher.clone(), self.fetches.clone(), issuer.to_owned());
         let mut asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         while asking.try_join_next().is_some() {}
         asking.spawn(async move {
             let mut answer = answer;
-            match fetcher.ask(&issuer, &question).await {
+            let asked = fetcher.ask(&issuer, &question).await;
+            let outcome = if asked.is_ok() { "found" } else { "failed" };
+            fetches.get_or_create(&Outcome::new(outcome)).inc();
+            match asked {
                 Ok(found) => answer.found = Some(found),
                 Err(error) => tracing::warn!(issuer, %error, "an issuer of workload tokens gives no keys"),
             }

@@ -36,6 +36,7 @@ use scafo_core::id::ApplicationName;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::{TrustPolicy, TrustRule};
 use scafo_core::time::Timestamp;
+use scafo_telemetry::metrics::{Counter, Family};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -44,6 +45,7 @@ use self::fetch::{Fetcher, REQUEST};
 use self::issuers::Issuers;
 use super::refused;
 use crate::clock::Clock;
+use crate::figures::Outcome;
 
 pub(super) use self::claim::is_workload;
 pub(super) use self::policies::Policies;
@@ -86,6 +88,11 @@ impl Workloads {
 
     fn with(fetcher: Fetcher, clock: Arc<dyn Clock>) -> Self {
         Self { issuers: Issuers::new(fetcher, clock) }
+    }
+
+    /// Questions to issuers so far, by outcome.
+    pub(super) fn fetches(&self) -> Family<Outcome, Counter> {
+        self.issuers.fetches()
     }
 
     /// Decides about one token for `application`, whose policy is given; one without a policy admits nobody.
