@@ -14,7 +14,7 @@ use scafo_core::problem::{Problem, ProblemCode};
 use scafo_proto::chunk::{Assembly, MAX_DOCUMENT_BYTES};
 use scafo_proto::router::GetRoutingRequest;
 use scafo_proto::router::router_client::RouterClient;
-use scafo_proto::status::to_problem;
+use scafo_proto::status::{to_problem, to_status};
 use scafo_proto::transport;
 use scafo_telemetry::metrics::Counter;
 use tokio::sync::OnceCell;
@@ -128,12 +128,14 @@ impl Documents {
             let (mut router, request) = (self.router.clone(), request.clone());
             async move {
                 let mut stream = router.get_routing(transport::within(left, request)).await?.into_inner();
-                let first = stream.message().await?.unwrap_or_default();
+                let nothing =
+                    || to_status(&Problem::new(ProblemCode::Internal, "").because("a document without a first piece"));
+                let first = stream.message().await?.ok_or_else(nothing)?;
                 if first.not_modified {
                     return Ok(None);
                 }
                 let mut assembly = Assembly::default();
-                let refused = |problem: Problem| scafo_proto::status::to_status(&problem);
+                let refused = |problem: Problem| to_status(&problem);
                 let mut data = Some(first.data);
                 while let Some(piece) = data {
                     assembly.push(&piece).map_err(refused)?;

@@ -29,10 +29,13 @@ pub fn to_problem(status: &Status) -> Problem {
     Problem::new(ProblemCode::Internal, "two parts of this node do not understand each other").because(status)
 }
 
-/// Whether the call may not have reached a living process: it is away, hangs, or ended in the middle.
+/// Whether the call may not have reached a living process: it is away, hangs, or ended in the middle. An answer that is cut inside a
+/// message reads as `Internal`, and so does a stream that is reset for most reasons
+/// (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>).
 pub fn is_transport(status: &Status) -> bool {
     let ours = status.metadata().get_bin(KEY).is_some();
-    !ours && matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown)
+    let away = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown, Code::Internal];
+    !ours && away.contains(&status.code())
 }
 
 const fn grpc_code(code: ProblemCode) -> Code {
@@ -74,6 +77,7 @@ mod tests {
     #[test]
     fn a_process_that_is_away_is_draining_and_never_an_authentication_failure() {
         assert_eq!(to_problem(&Status::unavailable("connection refused")).code, ProblemCode::Draining);
+        assert_eq!(to_problem(&Status::internal("Unexpected EOF decoding stream.")).code, ProblemCode::Draining);
         assert_eq!(to_problem(&Status::unauthenticated("?")).code, ProblemCode::Internal);
     }
 }
