@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Packs the built executables into a Debian package: packaging/deb.sh [--bin target/debug] [--out target].
-# Needs dpkg-deb. Prints the path of the package.
+# Needs dpkg-deb. Prints the path of the package. --fast packs without compression, for tests.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-bin="$here/../target/debug" out="$here/../target"
+bin="$here/../target/debug" out="$here/../target" compression=(-Zxz -z1)
 while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=${2:?--bin DIR}; shift 2 ;;
         --out) out=${2:?--out DIR}; shift 2 ;;
-        *) echo "usage: deb.sh [--bin DIR] [--out DIR]" >&2; exit 2 ;;
+        --fast) compression=(-Znone); shift ;;
+        *) echo "usage: deb.sh [--bin DIR] [--out DIR] [--fast]" >&2; exit 2 ;;
     esac
 done
 daemons=(scafo-registryd scafo-routerd scafo-apiserver scafo-ingressd scafo-bucketd)
@@ -52,5 +53,5 @@ Description: self-hosted fleet control for Workers-style applications
 CONTROL
 mkdir -p "$out"
 package="$out/scafo_${version}_$arch.deb"
-dpkg-deb --root-owner-group -Zxz -z1 --build "$root" "$package" >/dev/null
+dpkg-deb --root-owner-group "${compression[@]}" --build "$root" "$package" >/dev/null
 echo "$package"
