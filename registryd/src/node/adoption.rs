@@ -229,7 +229,11 @@ impl Adopting {
 
 fn never_ready(times: u32, exit: Option<&LastExit>) -> String {
     let code = exit.and_then(|exit| exit.code).map(|code| format!(" with code {code}")).unwrap_or_default();
-    format!("its process ended{code} before it was ready, {times} times in a row; its log on that node says why")
+    let ended = format!("its process ended{code} before it was ready, {times} times in a row");
+    match exit.and_then(|exit| exit.said.as_ref()) {
+        Some(said) => cut(format!("{ended}; it said: {said}")),
+        None => format!("{ended}; its log on that node says why"),
+    }
 }
 
 fn cut(mut text: String) -> String {
@@ -324,7 +328,12 @@ mod tests {
         let target = published(1, "v1");
         let ended = |at: i64, code: i32| ProcessStatus {
             pid: None,
-            last_exit: Some(LastExit { code: Some(code), signal: None, at: Timestamp::from_millis(at), said: None }),
+            last_exit: Some(LastExit {
+                code: Some(code),
+                signal: None,
+                at: Timestamp::from_millis(at),
+                said: Some("Error: not today".to_owned()),
+            }),
             ..process(1, ProcessState::BackingOff, None)
         };
         let again = |pid: u32, state: ProcessState, serves: Option<&str>, before: &ProcessStatus| ProcessStatus {
@@ -343,7 +352,8 @@ mod tests {
             machine = Adopting::look(Some(machine), &target, &starting, s(second)).0;
             assert_eq!(adoption(&machine) == Some(Adoption::Failed), failed, "{at}");
         }
-        assert!(machine.report().error.unwrap().contains("with code 1"));
+        let error = machine.report().error.unwrap();
+        assert!(error.contains("with code 1") && error.ends_with("it said: Error: not today"), "{error}");
         let ready = again(9, ProcessState::Ready, Some("v1"), &ended(4, 1));
         machine = Adopting::look(Some(machine), &target, &ready, s(5)).0;
         assert_eq!(adoption(&machine), Some(Adoption::Adopted));

@@ -233,6 +233,7 @@ fn whatever_happens_there_is_never_a_second_process_and_never_an_early_start() {
     // Every sequence of six events of these, a second apart.
     let events = [
         Event::Wanted,
+        Event::Renewed,
         Event::Unwanted,
         Event::Ended(Exit::Signal(9)),
         Event::Probed(Found::Ready),
@@ -281,4 +282,242 @@ fn what_crashed_together_starts_apart() {
     assert_eq!(test.step(100, Event::Ended(Exit::Code(3))), None);
     assert_eq!(test.step(111, Event::Time), None, "the lease's life has passed, its own part of the jitter has not");
     assert_eq!(test.step(112, Event::Time), Some(Effect::Spawn));
+}
+
+#[test]
+fn a_new_deploy_ends_the_growing_pauses_and_not_the_first_one() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    let mut now = 0;
+    for _ in 0..5 {
+        test.step(now, Event::Ended(Exit::Code(1)));
+        now = test.restarted();
+    }
+    test.step(now, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.state(), Some(ProcessState::CrashLooping));
+    assert_eq!(test.machine.wake(), Some(test.at(now + 60)));
+    // Within the lifetime of the dead one's lease it has to wait for that…
+    assert_eq!(test.step(now + 3, Event::Renewed), None);
+    assert_eq!((test.state(), test.machine.wake()), (Some(ProcessState::BackingOff), Some(test.at(now + 10))));
+    assert_eq!(test.restarted(), now + 10);
+    // …and later it does not wait at all.
+    test.step(now + 10, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.restarted(), now + 20, "the pauses begin anew");
+    test.step(now + 20, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.machine.wake(), Some(test.at(now + 40)));
+    assert_eq!(test.step(now + 31, Event::Renewed), Some(Effect::Spawn));
+}
+
+#[test]
+fn a_new_deploy_leaves_what_runs_alone() {
+    let mut test = Test::ready();
+    assert_eq!(test.step(1, Event::Renewed), None);
+    assert_eq!(test.state(), Some(ProcessState::Ready));
+    let mut test = Test::new();
+    assert_eq!(test.step(0, Event::Renewed), Some(Effect::Spawn));
+    assert_eq!(test.step(1, Event::Renewed), None, "it is just being started");
+    test.step(1, Event::Spawned);
+    test.step(2, Event::Unwanted);
+    assert_eq!(test.step(3, Event::Renewed), None, "it ends first");
+    assert_eq!(test.step(4, Event::Ended(Exit::Code(0))), Some(Effect::Spawn));
+}
+
+#[test]
+fn the_next_supervisor_goes_on_where_this_one_stood() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    let mut now = 0;
+    for _ in 0..4 {
+        test.step(now, Event::Ended(Exit::Code(1)));
+        now = test.restarted();
+    }
+    test.step(now, Event::Ended(Exit::Code(1)));
+    let past = test.machine.past(test.at(now + 20)).unwrap();
+    assert_eq!((past.left, past.crashed), (Duration::from_secs(40), Some(Duration::from_secs(20))));
+    let mut next = Test::new();
+    let start = next.at(1000);
+    next.machine.resume(&past, start);
+    next.now = 1000;
+    assert_eq!(next.step(1000, Event::Wanted), None);
+    assert_eq!(next.state(), Some(ProcessState::CrashLooping));
+    assert_eq!(next.restarted(), 1040);
+    assert_eq!(next.machine.restarts(), 5);
+    next.step(1041, Event::Ended(Exit::Code(1)));
+    assert_eq!(next.machine.wake(), Some(next.at(1101)), "the pause had grown");
+}
+
+#[test]
+fn what_is_kept_is_nothing_once_it_has_been_ready_or_is_not_wanted_any_more() {
+    let mut test = Test::ready();
+    assert_eq!(test.machine.past(test.at(1)), None);
+    let before = test.machine.crash_mark();
+    test.step(1, Event::Ended(Exit::Signal(9)));
+    assert_ne!(test.machine.crash_mark(), before);
+    assert!(test.machine.past(test.at(5)).is_some());
+    assert_eq!(test.restarted(), 11);
+    assert!(test.machine.past(test.at(12)).is_some(), "the next pause would be longer");
+    test.step(12, Event::Probed(Found::Ready));
+    assert_eq!(test.machine.past(test.at(12)), None);
+    test.step(20, Event::Ended(Exit::Code(1)));
+    test.step(21, Event::Unwanted);
+    assert!(test.machine.past(test.at(22)).is_some());
+    assert_eq!(test.machine.past(test.at(30)), None);
+}
+
+#[test]
+fn an_end_that_nobody_saw_counts_as_a_crash_just_now() {
+    let mut test = Test::new();
+    let now = test.at(100);
+    test.machine.ended_unseen(true, Duration::ZERO, now);
+    assert_eq!(test.step(101, Event::Wanted), None);
+    assert_eq!(test.restarted(), 110);
+    // One that was there before the machine booted has ended at least as long ago.
+    let mut test = Test::new();
+    let now = test.at(100);
+    test.machine.ended_unseen(false, Duration::from_secs(7), now);
+    assert_eq!(test.step(100, Event::Wanted), None);
+    assert_eq!(test.restarted(), 103);
+}
+
+#[test]
+fn what_the_disk_says_never_holds_a_start_for_longer_than_a_pause_may_be() {
+    let mut test = Test::new();
+    let day = Duration::from_secs(86_400);
+    let past = Past { starts: 3, next_pause: day, left: day, crashed: None, early_exits: Vec::new() };
+    let start = test.start;
+    test.machine.resume(&past, start);
+    assert_eq!(test.step(0, Event::Wanted), None);
+    assert_eq!(test.restarted(), 60);
+    test.step(60, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.restarted(), 120);
+}
+
+#[test]
+fn each_exit_code_of_the_contract_has_its_consequence() {
+    // Not asked for: everything waits one lease lifetime, and only a fence says nothing about the program.
+    for (exit, counts) in [
+        (Exit::Code(0), true),
+        (Exit::Code(1), true),
+        (Exit::Code(3), false),
+        (Exit::Code(134), true),
+        (Exit::Code(139), true),
+        (Exit::Code(143), true),
+        (Exit::Signal(6), true),
+        (Exit::Signal(9), true),
+        (Exit::Signal(11), true),
+        (Exit::Unknown, true),
+    ] {
+        let mut test = Test::new();
+        test.step(0, Event::Wanted);
+        test.step(0, Event::Spawned);
+        assert_eq!(test.step(0, Event::Ended(exit)), None, "{exit:?}");
+        assert_eq!(test.machine.early_exits.len(), usize::from(counts), "{exit:?}");
+        assert_eq!(test.restarted(), 10, "{exit:?}");
+    }
+    // Asked for: a clean end may be followed at once, any other waits.
+    for (exit, clean) in [
+        (Exit::Code(0), true),
+        (Exit::Code(143), true),
+        (Exit::Signal(15), true),
+        (Exit::Code(1), false),
+        (Exit::Code(3), false),
+        (Exit::Code(134), false),
+        (Exit::Signal(9), false),
+        (Exit::Unknown, false),
+    ] {
+        let mut test = Test::ready();
+        test.step(1, Event::Unwanted);
+        test.step(2, Event::Wanted);
+        let spawned = test.step(3, Event::Ended(exit)) == Some(Effect::Spawn);
+        assert_eq!(spawned, clean, "{exit:?}");
+        if !clean {
+            assert_eq!(test.restarted(), 13, "{exit:?}");
+        }
+    }
+}
+
+#[test]
+fn waiting_for_a_first_deployment_is_starting_for_as_long_as_it_takes() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    for second in (2..86_400).step_by(600) {
+        assert_eq!(test.step(second, Event::Probed(Found::NotReady)), None);
+        assert_eq!(test.state(), Some(ProcessState::Starting));
+    }
+    test.step(86_400, Event::Probed(Found::Ready));
+    assert_eq!((test.state(), test.machine.restarts()), (Some(ProcessState::Ready), 0));
+}
+
+#[test]
+fn exits_that_are_ten_minutes_old_are_no_crash_loop() {
+    let mut test = Test::new();
+    test.step(0, Event::Wanted);
+    test.step(0, Event::Spawned);
+    for ends in [0, 200, 400, 600] {
+        test.step(ends, Event::Ended(Exit::Code(1)));
+        test.restarted();
+    }
+    test.step(800, Event::Ended(Exit::Code(1)));
+    assert_eq!(test.state(), Some(ProcessState::BackingOff), "the first one was more than ten minutes ago");
+}
+
+/// Long random lives, against what must hold whatever happens.
+#[test]
+fn no_life_breaks_a_rule() {
+    use rand::{RngExt as _, SeedableRng as _};
+    let seed = std::env::var("SCAFO_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    println!("SCAFO_TEST_SEED={seed}");
+    let mut dice = rand::rngs::StdRng::seed_from_u64(seed);
+    for _ in 0..2000 {
+        let mut test = Test::new();
+        let (mut runs, mut wanted, mut asked) = (false, false, false);
+        let mut floor = 0;
+        let mut second = 0;
+        for _ in 0..60 {
+            second += dice.random_range(0..40);
+            let event = match dice.random_range(0..9) {
+                0..2 => Event::Wanted,
+                2 => Event::Renewed,
+                3 => Event::Unwanted,
+                4 if dice.random_bool(0.2) => Event::Hurried,
+                5 if runs => Event::Ended([Exit::Code(0), Exit::Code(3), Exit::Code(1), Exit::Signal(9)][second as usize % 4]),
+                6 if runs => Event::Probed(Found::Ready),
+                7 if runs => Event::Probed(Found::Silent),
+                _ => Event::Time,
+            };
+            match event {
+                Event::Wanted | Event::Renewed => wanted = true,
+                Event::Unwanted | Event::Hurried => wanted = false,
+                _ => {}
+            }
+            if let Event::Ended(exit) = event {
+                runs = false;
+                floor = if asked && exit == Exit::Code(0) { 0 } else { second + 10 };
+                // A SIGKILL of ours and an exit 0 that it overtook still waits: sooner is what must not be.
+                asked = false;
+            }
+            match test.step(second, event) {
+                Some(Effect::Spawn) => {
+                    assert!(wanted, "what is not wanted was started");
+                    assert!(!runs, "a second process");
+                    assert!(second >= floor, "started at {second}, not before {floor}");
+                    runs = true;
+                    assert_eq!(test.step(second, Event::Spawned), None);
+                }
+                Some(Effect::Terminate) => {
+                    assert!(runs && !wanted, "what is wanted was asked to end");
+                    asked = true;
+                }
+                Some(Effect::Kill) => assert!(runs, "nothing to kill"),
+                None => {}
+            }
+            if wanted && !runs && !matches!(test.machine.phase, Phase::Stopping { .. }) {
+                let wake = test.machine.wake().expect("what is wanted and waits is woken");
+                assert!(wake <= test.at(second + 61), "no pause is longer than a minute");
+            }
+        }
+    }
 }
