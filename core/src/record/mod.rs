@@ -83,4 +83,29 @@ mod tests {
         let record: ApplicationRecord = serde_json::from_str(APPLICATION).unwrap();
         assert!(String::from_utf8(to_bytes(&record)).unwrap().starts_with("{\n  \"v\": 1,\n  \"name\": \"shop\""));
     }
+
+    #[test]
+    fn a_number_that_is_not_ours_comes_back_as_the_same_number() {
+        for number in [
+            "0.1",
+            "5e-324",
+            "2.2250738585072011e-308",
+            "1.7976931348623157e308",
+            "123456.78901234567",
+            "8.41245779563529e-5",
+            "9007199254740993",
+            "18446744073709551615",
+            "-9223372036854775808",
+        ] {
+            let text = APPLICATION.replace("\"later\": 1", &format!("\"later\": {number}"));
+            let record: ApplicationRecord = serde_json::from_str(&text).unwrap();
+            let written: serde_json::Value = serde_json::from_slice(&to_bytes(&record)).unwrap();
+            let later = &written["deployment"]["later"];
+            let same = match number.parse::<i128>() {
+                Ok(whole) => later.as_i128() == Some(whole),
+                Err(_) => later.as_f64().map(f64::to_bits) == number.parse().ok().map(f64::to_bits),
+            };
+            assert!(same, "{number} became {later}");
+        }
+    }
 }
