@@ -220,7 +220,7 @@ impl Plan<'_> {
 
     fn bucketd(&self, bucket: &EmbeddedBucket) -> BucketdSettings {
         BucketdSettings {
-            dir: self.dirs.state.join("bucket"),
+            dir: EmbeddedBucket::data(self.dirs),
             bucket: EmbeddedBucket::NAME.to_owned(),
             access_key_id: bucket.access_key_id.clone(),
             secret_access_key: bucket.secret_access_key.clone(),

@@ -14,7 +14,7 @@ use scafo_core::settings::{BucketAccess, Secret};
 use serde::{Deserialize, Serialize};
 
 use super::files::{read_json, write_atomically, write_json};
-use super::{Dirs, cannot_write};
+use super::{Dirs, cannot_write, private_dir};
 use crate::api::Error;
 
 /// Longest small file that is read here; a key has about 120 bytes.
@@ -94,6 +94,8 @@ impl EmbeddedBucket {
 
     pub(crate) fn load_or_create(dirs: &Dirs) -> Result<Self, Error> {
         let path = Self::path(dirs);
+        // Its daemon cannot: it writes below and nowhere else.
+        private_dir(&Self::data(dirs)).map_err(|error| cannot_write(&Self::data(dirs), &error))?;
         let kept = read_json(&path).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => unreadable(&path, "the embedded bucket's credentials"),
             _ => cannot_write(&path, &error),
@@ -110,6 +112,11 @@ impl EmbeddedBucket {
     pub(crate) fn save(&self, dirs: &Dirs) -> Result<(), Error> {
         let path = Self::path(dirs);
         write_json(&path, self).map_err(|error| cannot_write(&path, &error))
+    }
+
+    /// Where its data are.
+    pub(crate) fn data(dirs: &Dirs) -> PathBuf {
+        dirs.state.join("bucket")
     }
 
     fn path(dirs: &Dirs) -> PathBuf {
