@@ -17,6 +17,7 @@ pub mod routing;
 pub mod scope;
 pub mod settings;
 pub mod snapshot;
+pub mod text;
 pub mod time;
 pub mod token;
 pub mod trust;

@@ -111,6 +111,9 @@ pub struct RegistrydSettings {
     pub deploy_task_timeout: Millis,
     /// How many `celld deploy` jobs run at once, default 2.
     pub deploy_jobs: u32,
+    /// How many deploys the API takes on at once, default 16.
+    #[serde(default = "RegistrydSettings::deploy_queue")]
+    pub deploy_queue: u32,
     /// Whether `node.address` was left out, so that no other machine reaches this node; then a second node is refused.
     #[serde(default)]
     pub local_only: bool,
@@ -120,12 +123,25 @@ pub struct RegistrydSettings {
     /// How long observations are kept, default 7 d.
     #[serde(default = "RegistrydSettings::observe_retention")]
     pub observe_retention: Millis,
+    /// Bound of one value of certificate storage in bytes, default 16 MiB.
+    #[serde(default = "RegistrydSettings::storage_value_bytes")]
+    pub storage_value_bytes: u64,
 }
 
 impl RegistrydSettings {
     /// The default of `drain.timeout`.
     pub const fn drain_timeout() -> Millis {
         Millis(10 * 60 * 1000)
+    }
+
+    /// The default of `deploy.queue`.
+    pub const fn deploy_queue() -> u32 {
+        16
+    }
+
+    /// The default of `storage.valueBytes`.
+    pub const fn storage_value_bytes() -> u64 {
+        16 << 20
     }
 
     /// The default of `observe.retention`.
@@ -237,6 +253,18 @@ pub struct BucketdSettings {
     pub access_key_id: String,
     /// The secret beside it.
     pub secret_access_key: Secret,
+}
+
+/// What every daemon is told beside its own settings, as the member `telemetry` of the same document.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TelemetrySettings {
+    /// This node's id.
+    #[serde(default)]
+    pub node: String,
+    /// URL of the OTLP receiver (gRPC) that spans are sent to; absent: none are recorded.
+    #[serde(default)]
+    pub otlp: Option<String>,
 }
 
 /// A duration that is whole milliseconds on the wire.

@@ -256,8 +256,9 @@ async fn start_and_work(
         Fatal::Ended("the watch on the processes")
     });
     let Registered { own, in_force } = registered;
+    let installation = in_force.kept().installation.clone();
     parts.spawn(Pass::new(Arc::clone(&core), own, in_force, asked, statuses, desired).run());
-    parts.spawn(node::apply::apply(Arc::clone(&core), wanted));
+    parts.spawn(node::apply::apply(Arc::clone(&core), installation, wanted));
     let mut election = JoinSet::new();
     election.spawn(coordinator::driver::elect(Arc::clone(&core), stop.clone()));
     parts.spawn(coordinator::places::place(Arc::clone(&core)));
@@ -363,6 +364,7 @@ pub(crate) mod testing {
             ingress_hold: Millis(35_000),
             deploy_task_timeout: Millis(600_000),
             deploy_jobs: 2,
+            deploy_queue: 16,
             local_only: false,
             drain_timeout: RegistrydSettings::drain_timeout(),
             observe_retention: RegistrydSettings::observe_retention(),

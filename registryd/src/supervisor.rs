@@ -19,6 +19,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use crate::node::adoption::Reloaded;
+use crate::node::apply::{Order, Process};
 
 /// How long a reload may take: the supervisor gives the process 80 s, and passing that on takes a moment.
 const RELOAD: Duration = Duration::from_secs(85);
@@ -45,20 +46,23 @@ impl Supervisor {
     }
 
     /// Replaces the whole set of processes.
-    pub(crate) async fn apply(
-        &self,
-        run: &str,
-        pass: u64,
-        applications: impl Iterator<Item = (&ApplicationName, &Option<DeployId>)>,
-    ) -> Result<(), Problem> {
-        let process = |(name, deploy): (&ApplicationName, &Option<DeployId>)| DesiredProcess {
+    /// Answers of which other applications something is kept here.
+    pub(crate) async fn apply(&self, order: Order<'_>) -> Result<Vec<ApplicationName>, Problem> {
+        let process = |(name, process): (&ApplicationName, &Process)| DesiredProcess {
             application: name.to_string(),
-            deploy: deploy.as_ref().map(ToString::to_string).unwrap_or_default(),
+            deploy: process.deploy.as_ref().map(ToString::to_string).unwrap_or_default(),
+            created_at: process.created_at.as_ref().map(ToString::to_string).unwrap_or_default(),
         };
-        let processes = applications.map(process).collect();
-        let request = ApplyProcessesRequest { pass, run: run.to_owned(), processes };
+        let request = ApplyProcessesRequest {
+            pass: order.pass,
+            run: order.run.to_owned(),
+            processes: order.processes.iter().map(process).collect(),
+            installation: order.installation.to_owned(),
+            gone: order.gone.iter().map(ToString::to_string).collect(),
+        };
         let answer = tokio::time::timeout(QUICK, self.0.clone().apply_processes(within(QUICK, request))).await;
-        flat(answer).map(drop).map_err(|status| to_problem(&status))
+        let kept = flat(answer).map_err(|status| to_problem(&status))?.into_inner().kept;
+        Ok(kept.iter().filter_map(|name| name.parse().ok()).collect())
     }
 
     /// Has a process look at its pointer now.

@@ -1,6 +1,5 @@
 //! `scafo.supervisor.v1`: what registryd asks of us. Each call checks what came, then hands it to the one that does it.
 
-use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,14 +10,15 @@ use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode, Timestamp, token
 use scafo_proto::status::to_status;
 use scafo_proto::supervisor::supervisor_server::Supervisor;
 use scafo_proto::supervisor::{
-    ApplyProcessesRequest, ApplyProcessesResponse, ProcessesReport, ReloadRequest, ReloadResponse, RunDeployEvent,
-    RunDeployRequest, SignNodeTokenRequest, SignNodeTokenResponse, WatchProcessesRequest, reload_response,
+    ApplyProcessesRequest, ApplyProcessesResponse, DesiredProcess, ProcessesReport, ReloadRequest, ReloadResponse,
+    RunDeployEvent, RunDeployRequest, SignNodeTokenRequest, SignNodeTokenResponse, WatchProcessesRequest,
+    reload_response,
 };
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tonic::{Request, Response, Status};
 
-use crate::celld::{Fleet, Reload};
-use crate::deploy::{Order, Runner};
+use crate::celld::{Asked, Fleet, Order, Owner, Reload};
+use crate::deploy::{self, Runner};
 
 /// Most applications in one set: as many as the default range has pairs of ports, twice over.
 const MAX_PROCESSES: usize = 8192;
@@ -44,14 +44,9 @@ impl Supervisor for Service {
             let detail = format!("a node runs at most {MAX_PROCESSES} applications");
             return Err(to_status(&Problem::new(ProblemCode::ResourceLimit, detail)));
         }
-        let parse = |process: scafo_proto::supervisor::DesiredProcess| {
-            let deploy = Some(process.deploy).filter(|deploy| !deploy.is_empty());
-            process.application.parse().map(|application| (application, deploy))
-        };
-        let desired: Result<BTreeMap<ApplicationName, Option<String>>, Problem> =
-            request.processes.into_iter().map(parse).collect();
-        let applied = desired.and_then(|desired| self.fleet.apply(&request.run, request.pass, &desired));
-        applied.map(|()| Response::new(ApplyProcessesResponse {})).map_err(|problem| to_status(&problem))
+        let order = order_of(request).map_err(|problem| to_status(&problem))?;
+        let kept = self.fleet.apply(&order).map_err(|problem| to_status(&problem))?;
+        Ok(Response::new(ApplyProcessesResponse { kept: kept.iter().map(ToString::to_string).collect() }))
     }
 
     type WatchProcessesStream = Streamed<ProcessesReport>;
@@ -74,7 +69,7 @@ impl Supervisor for Service {
 
     async fn run_deploy(&self, request: Request<RunDeployRequest>) -> Result<Response<Self::RunDeployStream>, Status> {
         let request = request.into_inner();
-        let order = Order::parse(&request.application, &request.config_path, request.timeout_ms);
+        let order = deploy::Order::parse(&request.application, &request.config_path, request.timeout_ms);
         let order = order.map_err(|problem| to_status(&problem))?;
         tracing::info!(deploy = request.deploy_id, application = request.application, "running a deploy job");
         Ok(Response::new(Box::pin(ReceiverStream::new(self.deploys.start(order)))))
@@ -100,4 +95,22 @@ impl Supervisor for Service {
         let token = token::sign(&self.key, self.node.as_str(), now, rand::random());
         Ok(Response::new(SignNodeTokenResponse { token }))
     }
+}
+
+fn order_of(request: ApplyProcessesRequest) -> Result<Order, Problem> {
+    let ApplyProcessesRequest { pass, run, processes, installation, gone } = request;
+    let owner = |created_at: &str| {
+        let created_at = created_at.parse().map_err(|_| {
+            Problem::new(ProblemCode::InvalidInput, "the time at which an application was created is no time")
+        })?;
+        Ok(Owner { installation: installation.clone(), created_at })
+    };
+    let asked = |process: DesiredProcess| {
+        let deploy = Some(process.deploy).filter(|deploy| !deploy.is_empty());
+        let owner = Some(process.created_at).filter(|at| !at.is_empty()).map(|at| owner(&at)).transpose()?;
+        Ok((process.application.parse()?, Asked { deploy, owner }))
+    };
+    let processes = processes.into_iter().map(asked).collect::<Result<_, Problem>>()?;
+    let gone = gone.iter().map(|name| name.parse()).collect::<Result<_, Problem>>()?;
+    Ok(Order { run, pass, installation, processes, gone })
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
 use super::adoption::{Adopting, Reloaded, Report};
-use super::apply::Desired;
+use super::apply::{Desired, Process};
 use super::desired::{Standing, Terms, Wanted, after_others, desired, next_end};
 use super::drain::{Leaving, Situation};
 use super::in_force::InForce;
@@ -403,8 +403,12 @@ impl Pass {
         let wanted = self.wanted_of(&standings, &was, shown, now);
         let reports = self.adopt(shown, &wanted, statuses, now);
         self.serving = fold(statuses, &wanted, &reports);
-        let published = |name: &ApplicationName| Some(shown.applications.get(name)?.deployment.as_ref()?.deploy.clone());
-        let shall_run: BTreeMap<_, _> = wanted.keys().map(|name| (name.clone(), published(name))).collect();
+        let process = |name: &ApplicationName| {
+            let Some(application) = shown.applications.get(name) else { return Process::default() };
+            let deploy = application.deployment.as_ref().map(|published| published.deploy.clone());
+            Process { deploy, created_at: Some(application.created_at) }
+        };
+        let shall_run: BTreeMap<_, _> = wanted.keys().map(|name| (name.clone(), process(name))).collect();
         self.desired.send_if_modified(|desired| {
             let same = desired.as_deref() == Some(&shall_run);
             if !same {

@@ -47,6 +47,7 @@ struct Script {
     broken: Vec<String>,
     applied: Vec<String>,
     next_pid: u32,
+    keyless: bool,
 }
 
 /// The stand-in; clones share everything.
@@ -78,6 +79,11 @@ impl Fake {
 
     pub(crate) fn breaks_on(&self, version: &str) {
         self.script.lock().unwrap().broken.push(version.to_owned());
+    }
+
+    /// Signs nothing from now on.
+    pub(crate) fn loses_its_key(&self) {
+        self.script.lock().unwrap().keyless = true;
     }
 
     pub(crate) fn runs(&self) -> usize {
@@ -195,7 +201,7 @@ impl Supervisor for Fake {
             }
             moved
         });
-        Ok(Response::new(ApplyProcessesResponse {}))
+        Ok(Response::new(ApplyProcessesResponse { kept: Vec::new() }))
     }
 
     type WatchProcessesStream = Streamed<ProcessesReport>;
@@ -247,6 +253,9 @@ impl Supervisor for Fake {
         &self,
         _: Request<SignNodeTokenRequest>,
     ) -> Result<Response<SignNodeTokenResponse>, Status> {
+        if self.script.lock().unwrap().keyless {
+            return Err(Status::failed_precondition("no key"));
+        }
         Ok(Response::new(SignNodeTokenResponse { token: "a-token-of-this-node".to_owned() }))
     }
 }

@@ -1,21 +1,21 @@
 //! All celld processes of the node: which are wanted, what they do, and the end of them all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use http::{Method, StatusCode};
+use http::Method;
 use scafo_core::record::ProcessState;
 use scafo_core::view::ProcessStatus;
 use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp};
-use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
+use super::belongings::{Belongings, Owner};
 use super::command::Launch;
 use super::driver::{Driver, Shared, Tap, Want, Wish};
 use super::life::Machine;
@@ -23,6 +23,7 @@ use super::log;
 use super::memory::Memory;
 use super::past::{Boot, Kept};
 use super::record::{Record, WATCH};
+use super::reload::Reload;
 use super::runtime::Runtime;
 use crate::api::Error;
 use crate::http::Question;
@@ -35,27 +36,6 @@ pub(crate) type Statuses = BTreeMap<ApplicationName, ProcessStatus>;
 /// celld's own bound for taking a deployment is a minute; the rest is for a busy machine.
 const RELOAD_DEADLINE: Duration = Duration::from_secs(80);
 const MAX_RELOAD_BYTES: usize = 64 * 1024;
-/// What is kept of the text of a failed adoption: it ends in a record.
-const MAX_ERROR_BYTES: usize = 2048;
-
-/// What telling a process to look at its pointer brought.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reload {
-    Adopted {
-        version: String,
-    },
-    Unchanged {
-        version: String,
-    },
-    /// The build failed; the old version keeps serving.
-    Failed {
-        version: String,
-        error: String,
-    },
-    /// Not now: starting, draining, or no answer.
-    Unavailable,
-}
-
 /// So many processes start at once; each further one waits for its turn, since a start lists the bucket and compiles.
 const AT_ONCE: u32 = 4;
 /// The time of one turn. A start takes about as much of a core.
@@ -81,6 +61,28 @@ pub(crate) enum Stop {
 pub(crate) struct Fleet {
     shared: Arc<Shared>,
     inner: Mutex<Inner>,
+    belongings: Mutex<Belongings>,
+}
+
+/// A whole set of processes, as registryd orders it.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// The run of registryd that orders, and its number there.
+    pub(crate) run: String,
+    pub(crate) pass: u64,
+    pub(crate) installation: String,
+    pub(crate) processes: BTreeMap<ApplicationName, Asked>,
+    /// Applications that do not exist any more.
+    pub(crate) gone: Vec<ApplicationName>,
+}
+
+/// One process of an order.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// The deploy that was published last.
+    pub(crate) deploy: Option<String>,
+    /// Whose process it is, where that is known.
+    pub(crate) owner: Option<Owner>,
 }
 
 #[derive(Debug, Default)]
@@ -88,8 +90,8 @@ struct Inner {
     entries: BTreeMap<ApplicationName, Entry>,
     /// Owns the drivers: they end with the fleet, the processes do not.
     drivers: JoinSet<()>,
-    /// Keeps the logs short.
-    logs: JoinSet<()>,
+    /// Keep the logs short and the disk free of what nobody owns any more.
+    keepers: JoinSet<()>,
     /// The last set that was applied.
     applied: Option<(String, u64)>,
     stopping: bool,
@@ -114,6 +116,7 @@ impl Fleet {
     ) -> Result<Self, Error> {
         let state = launch.dirs.state.clone();
         let book = Book::open(&state, ports).map_err(|error| cannot_write(&state.join("ports.json"), &error))?;
+        let belongings = Belongings::open(&launch.dirs).map_err(|error| cannot_write(&state.join("owners"), &error))?;
         let processes = launch.dirs.processes();
         let records = Record::all(&processes).map_err(|error| cannot_write(&processes, &error))?;
         let (statuses, _) = watch::channel(Statuses::new());
@@ -127,8 +130,11 @@ impl Fleet {
             wanted: AtomicUsize::new(0),
             boot: Boot::now(),
         };
-        let fleet = Self { shared: Arc::new(shared), inner: Mutex::new(Inner::default()) };
-        fleet.inner().logs.spawn(log::keep_short(state.join("logs")));
+        let mut keepers = JoinSet::new();
+        keepers.spawn(log::keep_short(state.join("logs")));
+        keepers.spawn(belongings.sweep());
+        let inner = Mutex::new(Inner { keepers, ..Inner::default() });
+        let fleet = Self { shared: Arc::new(shared), inner, belongings: Mutex::new(belongings) };
         fleet.adopt(records);
         Ok(fleet)
     }
@@ -177,7 +183,8 @@ impl Fleet {
         }
         machine.ended_unseen(record.was_ready, boot.since(&record.boot, boot.uptime), now);
         if let Some(past) = machine.past(now)
-            && let Err(error) = Kept::new(application, before.and_then(|kept| kept.deploy), &past, boot).save(&processes)
+            && let Err(error) =
+                Kept::new(application, before.and_then(|kept| kept.deploy), &past, boot).save(&processes)
         {
             tracing::warn!(%application, %error, "cannot write down that it ended");
             return;
@@ -207,51 +214,75 @@ impl Fleet {
         self.shared.statuses.subscribe()
     }
 
-    /// Makes exactly these applications run here, each with the deploy that was published last.
+    /// Makes exactly these applications run here, each with the deploy that was published last. Answers of which others something
+    /// is kept.
     ///
     /// # Errors
     /// `cas-conflict` for a set that is older than the last one of the same `run`, `draining` while the node stops,
-    /// `resource-limit` when the ports are used up and `internal` when the port book cannot be written; in the last two cases
-    /// all other applications are applied.
-    pub(crate) fn apply(
-        &self,
-        run: &str,
-        pass: u64,
-        desired: &BTreeMap<ApplicationName, Option<String>>,
-    ) -> Result<(), Problem> {
+    /// `resource-limit` when the ports are used up and `internal` when the port book or the owner of data cannot be written; in the
+    /// last two cases all other applications are applied.
+    pub(crate) fn apply(&self, order: &Order) -> Result<Vec<ApplicationName>, Problem> {
         let mut inner = self.inner();
         if inner.stopping {
             return Err(Problem::new(ProblemCode::Draining, "this node is stopping"));
         }
         if let Some((last_run, last_pass)) = &inner.applied
-            && last_run == run
-            && pass < *last_pass
+            && *last_run == order.run
+            && order.pass < *last_pass
         {
+            let pass = order.pass;
             let detail = format!("a newer set of processes is in force: pass {last_pass}, this is pass {pass}");
             return Err(Problem::new(ProblemCode::CasConflict, detail));
         }
-        inner.applied = Some((run.to_owned(), pass));
-        self.shared.wanted.store(desired.len(), Ordering::Relaxed);
+        inner.applied = Some((order.run.clone(), order.pass));
+        self.shared.wanted.store(order.processes.len(), Ordering::Relaxed);
         let mut outcome = Ok(());
         let mut started = 0;
-        for (application, deploy) in desired {
-            if let Err(problem) = self.want(&mut inner, application, deploy.as_ref(), &mut started) {
+        let mut wanted = BTreeSet::new();
+        for (application, asked) in &order.processes {
+            if inner.entries.contains_key(application) && self.is_anothers(application, asked) {
+                // It ends like one that is not wanted, and the next order starts the one that is.
+                tracing::info!(%application, "its process belongs to an application of this name that was deleted");
+                continue;
+            }
+            wanted.insert(application);
+            if let Err(problem) = self.want(&mut inner, application, asked, &mut started) {
                 tracing::error!(%application, ?problem, "cannot run here");
                 outcome = Err(problem);
             }
         }
-        self.unwant_others(&mut inner, desired);
-        outcome
+        self.unwant_others(&mut inner, &wanted);
+        let mut belongings = self.belongings();
+        let lives = |name: &ApplicationName| order.processes.contains_key(name) || inner.entries.contains_key(name);
+        for application in order.gone.iter().filter(|name| !lives(name)) {
+            if let Err(error) = belongings.forget(application, &order.installation) {
+                tracing::warn!(%application, %error, "cannot remove what it left; trying again later");
+            }
+        }
+        let kept = belongings.kept(&order.installation).filter(|name| !order.processes.contains_key(*name));
+        outcome.map(|()| kept.cloned().collect())
+    }
+
+    fn is_anothers(&self, application: &ApplicationName, asked: &Asked) -> bool {
+        asked.owner.as_ref().is_some_and(|owner| self.belongings().are_anothers(application, owner))
     }
 
     fn want(
         &self,
         inner: &mut Inner,
         application: &ApplicationName,
-        deploy: Option<&String>,
+        asked: &Asked,
         started: &mut u32,
     ) -> Result<(), Problem> {
+        let deploy = asked.deploy.as_ref();
         let ports = self.ports(application)?;
+        if let Some(owner) = &asked.owner {
+            // A process that runs is this owner's, or of before there were any: the caller has looked.
+            self.belongings().claim(application, owner).map_err(|error| {
+                Problem::new(ProblemCode::Internal, "this node cannot write down whose data it keeps; see its log")
+                    .because(error)
+            })?;
+        }
         if inner.entries.get(application).is_some_and(|entry| entry.driver.is_finished()) {
             // A driver has no end of its own: this is a defect. What it left running is taken over like that of a supervisor.
             tracing::error!(%application, "its driver broke; taking over from it");
@@ -302,13 +333,14 @@ impl Fleet {
         })
     }
 
-    fn unwant_others(&self, inner: &mut Inner, desired: &BTreeMap<ApplicationName, Option<String>>) {
+    fn unwant_others(&self, inner: &mut Inner, wanted: &BTreeSet<&ApplicationName>) {
         let mut over = Vec::new();
         for (application, entry) in &inner.entries {
-            if desired.contains_key(application) {
+            if wanted.contains(application) {
                 continue;
             }
-            if entry.wishes.send_if_modified(|wish| grow(wish, Want::Stop)) && let Err(error) = self.book().release(application, now())
+            if entry.wishes.send_if_modified(|wish| grow(wish, Want::Stop))
+                && let Err(error) = self.book().release(application, now())
             {
                 // The pair stays reserved for longer than it has to.
                 tracing::warn!(%application, %error, "cannot write the port book");
@@ -339,7 +371,7 @@ impl Fleet {
         let question = Question::get(internal, "/reload", MAX_RELOAD_BYTES, RELOAD_DEADLINE);
         let answer = Question { method: Method::POST, ..question }.ask().await;
         tap.nudge.notify_one();
-        answer.map_or(Reload::Unavailable, |answer| read_reload(answer.status, answer.body.as_deref()))
+        answer.map_or(Reload::Unavailable, |answer| Reload::read(answer.status, answer.body.as_deref()))
     }
 
     /// Ends every process and waits for that. Nothing is started any more.
@@ -362,6 +394,10 @@ impl Fleet {
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn belongings(&self) -> MutexGuard<'_, Belongings> {
+        self.belongings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -398,50 +434,9 @@ fn now() -> Timestamp {
     Timestamp::from_system(SystemTime::now())
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ReloadBody {
-    outcome: String,
-    version: String,
-    error: String,
-}
-
-/// Reads the answer of `/reload` by its status first; the body is the runtime's and may change.
-fn read_reload(status: StatusCode, body: Option<&[u8]>) -> Reload {
-    let body: ReloadBody = body.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
-    let version = body.version;
-    match status {
-        StatusCode::OK if body.outcome == "unchanged" => Reload::Unchanged { version },
-        StatusCode::OK => Reload::Adopted { version },
-        StatusCode::UNPROCESSABLE_ENTITY => Reload::Failed { version, error: shortened(body.error) },
-        _ => Reload::Unavailable,
-    }
-}
-
-fn shortened(mut text: String) -> String {
-    if text.len() > MAX_ERROR_BYTES {
-        text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_422_is_a_failed_adoption() {
-        let adopted = br#"{"ok":true,"outcome":"adopted","generation":2,"version":"v"}"#;
-        assert_eq!(read_reload(StatusCode::OK, Some(adopted)), Reload::Adopted { version: "v".to_owned() });
-        let unchanged = br#"{"ok":true,"outcome":"unchanged","version":"v"}"#;
-        assert_eq!(read_reload(StatusCode::OK, Some(unchanged)), Reload::Unchanged { version: "v".to_owned() });
-        let failed = br#"{"ok":false,"outcome":"failed","version":"v","error":"boom"}"#;
-        let expected = Reload::Failed { version: "v".to_owned(), error: "boom".to_owned() };
-        assert_eq!(read_reload(StatusCode::UNPROCESSABLE_ENTITY, Some(failed)), expected);
-        for status in [503, 500, 404, 405] {
-            assert_eq!(read_reload(StatusCode::from_u16(status).unwrap(), Some(failed)), Reload::Unavailable);
-        }
-    }
 
     #[test]
     fn a_few_start_at_once_and_many_one_after_another() {
@@ -450,12 +445,5 @@ mod tests {
             let latest = TURN.saturating_mul(n - 3).min(LAST_TURN);
             assert!((latest - TURN..=latest).contains(&turn(n)), "{n}");
         }
-    }
-
-    #[test]
-    fn a_long_error_is_cut_at_a_character() {
-        assert_eq!(shortened("ü".repeat(2000)).len(), MAX_ERROR_BYTES);
-        let odd = format!("x{}", "ü".repeat(2000));
-        assert_eq!(shortened(odd).len(), MAX_ERROR_BYTES - 1);
     }
 }

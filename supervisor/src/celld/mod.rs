@@ -3,6 +3,7 @@
 //! What must hold: never two processes of one application at once, never a start sooner than one celld lease lifetime after a
 //! crash, output that outlives the supervisor, and ports that stay. [`life`] decides, [`driver`] acts, [`fleet`] holds them all.
 
+mod belongings;
 mod command;
 mod driver;
 mod environment;
@@ -13,10 +14,13 @@ mod memory;
 mod past;
 mod probe;
 mod record;
+mod reload;
 mod runtime;
 mod version;
 
+pub(crate) use belongings::Owner;
 pub(crate) use command::Launch;
-pub(crate) use fleet::{Fleet, Reload, Stop};
+pub(crate) use fleet::{Asked, Fleet, Order, Stop};
+pub(crate) use reload::Reload;
 pub(crate) use runtime::Runtime;
 pub(crate) use version::Version;

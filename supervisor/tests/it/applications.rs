@@ -19,9 +19,88 @@ use crate::node::{Place, alive, mentioning, until};
 pub(crate) type Client = SupervisorClient<Channel>;
 
 pub(crate) async fn apply(client: &mut Client, pass: u64, applications: &[&str]) -> Result<(), tonic::Status> {
-    let processes = applications.iter().map(|name| DesiredProcess { application: (*name).to_owned(), deploy: String::new() }).collect();
-    let request = ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes };
+    apply_deploy(client, pass, applications, "").await
+}
+
+async fn apply_deploy(
+    client: &mut Client,
+    pass: u64,
+    applications: &[&str],
+    deploy: &str,
+) -> Result<(), tonic::Status> {
+    let process = |name: &&str| DesiredProcess {
+        application: (*name).to_owned(),
+        deploy: deploy.to_owned(),
+        ..DesiredProcess::default()
+    };
+    let processes = applications.iter().map(process).collect();
+    let request = ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes, ..ApplyProcessesRequest::default() };
     client.apply_processes(request).await.map(drop)
+}
+
+/// Orders one process of the application that was created then; answers of what else something is kept.
+async fn apply_created(client: &mut Client, pass: u64, created_at: Option<&str>, gone: &[&str]) -> Vec<String> {
+    let process = |created_at: &str| DesiredProcess {
+        application: "shop".to_owned(),
+        created_at: created_at.to_owned(),
+        ..DesiredProcess::default()
+    };
+    let request = ApplyProcessesRequest {
+        pass,
+        run: "run-1".to_owned(),
+        processes: created_at.map(process).into_iter().collect(),
+        installation: "installation".to_owned(),
+        gone: gone.iter().map(ToString::to_string).collect(),
+    };
+    client.apply_processes(request).await.unwrap().into_inner().kept
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_sees_nothing_of_an_earlier_one_of_its_name_and_a_deleted_one_leaves_nothing() {
+    const FIRST: &str = "2026-01-01T00:00:00.000Z";
+    const SECOND: &str = "2026-01-02T00:00:00.000Z";
+    let place = Place::new();
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply_created(&mut client, 1, Some(FIRST), &[]).await;
+    let first = watched(&mut client, ready_with("v1")).await.remove(0);
+    let (data, log) = (place.state().join("celld/shop/watch/data"), place.state().join("logs/shop.log"));
+    std::fs::write(&data, "of the first").unwrap();
+    assert!(log.exists());
+
+    // Deleted and made anew before this node looked again: its process has to end first.
+    for pass in 2.. {
+        apply_created(&mut client, pass, Some(SECOND), &[]).await;
+        let statuses = client.watch_processes(WatchProcessesRequest {}).await.unwrap().into_inner().message().await;
+        let statuses = statuses.unwrap().unwrap().statuses;
+        let pids = statuses.iter().filter_map(|s| serde_json::from_slice::<ProcessStatus>(s).unwrap().pid);
+        if pids.into_iter().any(|pid| Some(pid) != first.pid) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    watched(&mut client, ready_with("v1")).await;
+    assert!(!data.exists(), "the second one has nothing of the first");
+
+    std::fs::write(&data, "of the second").unwrap();
+    let pass = u64::MAX - 2;
+    assert!(apply_created(&mut client, pass, Some(SECOND), &["shop"]).await.is_empty(), "what is wanted is not gone");
+    assert!(data.exists());
+    assert_eq!(apply_created(&mut client, pass, None, &[]).await, ["shop"]);
+    watched(&mut client, <[_]>::is_empty).await;
+    assert!(data.exists(), "unplaced is not deleted");
+    until("what it left to be gone", || {
+        // What had not ended is asked about again.
+        let kept = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(apply_created(&mut client, pass + 1, None, &["shop"]))
+        });
+        kept.is_empty().then_some(())
+    });
+    assert!(!place.state().join("celld/shop").exists() && !log.exists());
+    assert!(apply_created(&mut client, pass + 2, None, &[]).await.is_empty());
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success(), "{}", place.log());
 }
 
 /// Waits for a report that is as it should be.
@@ -125,6 +204,109 @@ async fn applications_outlive_a_killed_supervisor_and_are_taken_over_by_the_next
     assert!(second.ended().success(), "{}", place.log());
     assert!(before.iter().all(|status| !alive(status.pid.unwrap())));
     assert_eq!(std::fs::read_dir(place.state().join("processes")).unwrap().count(), 0);
+}
+
+fn with_lease(ttl_ms: u32) -> impl FnOnce(std::process::Command) -> std::process::Command {
+    move |mut command| {
+        command.env("SCAFO_CELLD_ENV", format!("CELLD_TTL_MS={ttl_ms}"));
+        command
+    }
+}
+
+fn waits(statuses: &[ProcessStatus]) -> bool {
+    matches!(statuses, [one] if one.state == ProcessState::BackingOff && one.pid.is_none())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_ends_at_its_start_says_why_and_the_next_deploy_starts_it() {
+    let place = Place::new();
+    place.tell("celld.exit", "1");
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply_deploy(&mut client, 1, &["shop"], "shop.1").await.unwrap();
+    let looping = |s: &[ProcessStatus]| s.iter().any(|s| s.state == ProcessState::CrashLooping);
+    let status = watched(&mut client, looping).await.remove(0);
+    let exit = status.last_exit.unwrap();
+    assert!(exit.code == Some(1) && exit.said.as_ref().unwrap().contains("celld was told to refuse"), "{exit:?}");
+    std::fs::remove_file(place.fakes().join("celld.exit")).unwrap();
+    apply_deploy(&mut client, 2, &["shop"], "shop.2").await.unwrap();
+    watched(&mut client, ready_with("v1")).await;
+    until("what was kept of its crashes to be forgotten", || {
+        let kept = std::fs::read_dir(place.state().join("processes")).unwrap();
+        (kept.count() == 1).then_some(())
+    });
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success(), "{}", place.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_after_a_crash_outlives_the_supervisor() {
+    let place = Place::new();
+    place.tell("celld.exit", "1");
+    let mut first = place.start_with(with_lease(600_000));
+    first.ready();
+    let mut client = first.client();
+    apply_deploy(&mut client, 1, &["shop"], "shop.1").await.unwrap();
+    watched(&mut client, waits).await;
+    first.signal(Signal::SIGKILL);
+    first.ended();
+    std::fs::remove_file(place.fakes().join("celld.exit")).unwrap();
+
+    let mut second = place.start_with(with_lease(600_000));
+    second.ready();
+    let mut client = second.client();
+    for (pass, deploy) in [(1, "shop.1"), (2, "shop.2")] {
+        // Not even a new deploy starts it before the dead one's lease is over.
+        apply_deploy(&mut client, pass, &["shop"], deploy).await.unwrap();
+        watched(&mut client, waits).await;
+    }
+    assert_eq!(place.noted("settings.celld").len(), 0, "it was started");
+    second.signal(Signal::SIGTERM);
+    assert!(second.ended().success(), "{}", place.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_while_no_supervisor_was_there_waits_like_after_a_crash() {
+    let place = Place::new();
+    let mut first = place.start_with(with_lease(600_000));
+    first.ready();
+    let mut client = first.client();
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    let pid = watched(&mut client, ready_with("v1")).await[0].pid.unwrap();
+    first.signal(Signal::SIGKILL);
+    first.ended();
+    crate::node::signal(pid, Signal::SIGKILL);
+    until("it to end", || (!alive(pid)).then_some(()));
+
+    let mut second = place.start_with(with_lease(600_000));
+    second.ready();
+    let mut client = second.client();
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    watched(&mut client, waits).await;
+    second.signal(Signal::SIGTERM);
+    assert!(second.ended().success(), "{}", place.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_applications_end_at_the_same_time() {
+    let place = Place::new();
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    let names = ["a", "b", "c", "d", "e", "f"];
+    apply(&mut client, 1, &names).await.unwrap();
+    let statuses = watched(&mut client, |s| s.len() == names.len() && ready_with("v1")(s)).await;
+    // Each is asked although none has ended: they all stand still.
+    for status in &statuses {
+        crate::node::signal(status.pid.unwrap(), Signal::SIGSTOP);
+    }
+    node.signal(Signal::SIGTERM);
+    watched(&mut client, |s| s.len() == names.len() && s.iter().all(|s| s.state == ProcessState::Stopping)).await;
+    for status in &statuses {
+        crate::node::signal(status.pid.unwrap(), Signal::SIGCONT);
+    }
+    assert!(node.ended().success(), "{}", place.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
