@@ -426,9 +426,28 @@ mod tests {
 
         /// Pieces of tokens, right ones and wrong ones.
         const WORDS: [&str; 22] = [
-            "\"alg\":\"none\",", "\"alg\":\"EdDSA\",", "\"crit\":[],", "\"jwk\":{},", "\"b64\":false,", "\"typ\":\"JWT\",",
-            "\"kid\":\"op\",", "\"sub\":\"op\",", "\"aud\":\"scafo-node\",", "1800000000", "1800000030", "1799999911", "-1",
-            "1e9", "9223372036854775807", "null", "\\u0000", "{", "}", ",", "\"", "AQEBAQEBAQEBAQEBAQEBAQ",
+            "\"alg\":\"none\",",
+            "\"alg\":\"EdDSA\",",
+            "\"crit\":[],",
+            "\"jwk\":{},",
+            "\"b64\":false,",
+            "\"typ\":\"JWT\",",
+            "\"kid\":\"op\",",
+            "\"sub\":\"op\",",
+            "\"aud\":\"scafo-node\",",
+            "1800000000",
+            "1800000030",
+            "1799999911",
+            "-1",
+            "1e9",
+            "9223372036854775807",
+            "null",
+            "\\u0000",
+            "{",
+            "}",
+            ",",
+            "\"",
+            "AQEBAQEBAQEBAQEBAQEBAQ",
         ];
 
         /// The rules again, over the plain JSON.
@@ -436,9 +455,9 @@ mod tests {
             let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap_or_default();
             let (header, claims) = (read(header), read(claims));
             let known = |name: &String| ["alg", "kid", "typ"].contains(&name.as_str());
-            let typ = header.get("typ").is_none_or(|typ| {
-                typ.is_null() || typ.as_str().is_some_and(|typ| typ.eq_ignore_ascii_case("JWT"))
-            });
+            let typ = header
+                .get("typ")
+                .is_none_or(|typ| typ.is_null() || typ.as_str().is_some_and(|typ| typ.eq_ignore_ascii_case("JWT")));
             let plain = header["alg"] == "EdDSA" && typ && header.as_object().is_some_and(|all| all.keys().all(known));
             let same = header["kid"].is_string() && header["kid"] == claims["sub"] && claims["aud"] == "scafo-node";
             let jti = claims["jti"].as_str().and_then(|jti| URL_SAFE_NO_PAD.decode(jti).ok());

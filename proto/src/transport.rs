@@ -15,16 +15,17 @@ use std::time::Duration;
 
 use futures_util::{Stream, StreamExt as _};
 use hyper_util::rt::TokioIo;
+use scafo_core::problem::ProblemCode;
 use scafo_telemetry::trace;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Instant;
 use tokio_stream::wrappers::UnixListenerStream;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::server::Router;
 use tonic::transport::{Channel, Endpoint};
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Request, Status};
 
-use crate::status::is_transport;
+use crate::status::{is_transport, to_problem};
 
 /// How long a call may take that does nothing but ask a neighbour for what it has in memory.
 pub const QUICK: Duration = Duration::from_secs(5);
@@ -256,14 +257,20 @@ where
 {
     let until = Instant::now() + deadline;
     let mut pause = Duration::from_millis(10);
+    // Once a try has been cut off the caller is owed its outcome: a server that says that it is only starting again, or still
+    // at work on the earlier try, is asked again too.
+    let mut cut_off = false;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let outcome = match tokio::time::timeout(left, call(Try { left, operation })).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Status::deadline_exceeded("no answer within the deadline")),
         };
+        if let Err(status) = &outcome {
+            cut_off |= is_transport(status);
+        }
         match outcome {
-            Err(status) if is_transport(&status) && Instant::now() + pause < until => {
+            Err(status) if cut_off && is_passing(&status) && Instant::now() + pause < until => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(250));
             }
@@ -272,9 +279,17 @@ where
     }
 }
 
+/// Whether a later try may end otherwise: nobody answered, or whoever did asks for patience.
+fn is_passing(status: &Status) -> bool {
+    is_transport(status) || to_problem(status).code == ProblemCode::Draining
+}
+
 #[cfg(test)]
 mod tests {
+    use scafo_core::Problem;
+
     use super::*;
+    use crate::status::to_status;
 
     #[test]
     fn a_caller_is_admitted_by_its_user_unless_its_process_is_refused() {
@@ -302,6 +317,26 @@ mod tests {
         answer.unwrap();
         assert_eq!(seen, [seen[0]; 3]);
         assert_ne!(seen[0], Operation::of(&within(Duration::from_secs(1), ())), "another call is another operation");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_is_for_calls_that_were_cut_off() {
+        let starting = || to_status(&Problem::new(ProblemCode::Draining, "starting"));
+        let refused = || to_status(&Problem::new(ProblemCode::NotFound, "no such thing"));
+        for (answers, tries, code) in [
+            (vec![starting()], 1, ProblemCode::Draining),
+            (vec![Status::unavailable("killed"), starting(), starting(), refused()], 4, ProblemCode::NotFound),
+        ] {
+            let mut answers = answers.into_iter();
+            let mut seen = 0;
+            let outcome: Result<(), Status> = read_again(Duration::from_secs(60), |_| {
+                seen += 1;
+                let answer = answers.next().expect("one more try than expected");
+                async move { Err(answer) }
+            })
+            .await;
+            assert_eq!((seen, to_problem(&outcome.unwrap_err()).code), (tries, code));
+        }
     }
 
     #[test]
