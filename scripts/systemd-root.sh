@@ -5,7 +5,7 @@ set -euo pipefail
 tools=${SCAFO_TOOLS:-${XDG_CACHE_HOME:-$HOME/.cache}/scafo/tools}
 mkdir -p "$tools"
 # Raise it when what is asked for below changes.
-root=$tools/systemd-root-1
+root=$tools/systemd-root-2
 exec 9>"$tools/.systemd-root.lock"
 flock 9
 if [ ! -e "$root" ]; then
@@ -17,7 +17,7 @@ if [ ! -e "$root" ]; then
     mirror=$(grep -hoE '^(URIs: *|deb (\[[^]]*\] )?)https?://[^ ]*/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
         grep -oE 'https?://[^ ]*' | head -1 || true)
     rm -rf "$root.new" "$tools"/systemd-root-*
-    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,nftables bookworm "$root.new" \
+    debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,procps,nftables,ca-certificates bookworm "$root.new" \
         "${mirror:-http://deb.debian.org/debian}" >&2
     rm -rf "$root.new"/var/cache/apt/archives/*.deb "$root.new"/var/lib/apt/lists/*
     # No login prompt, no timers of a machine that lives for long.

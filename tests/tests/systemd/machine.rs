@@ -14,7 +14,7 @@ use scafo_tests::{process, wait};
 use tempfile::TempDir;
 
 /// The root that scripts/systemd-root.sh made.
-const ROOT: &str = "systemd-root-1";
+const ROOT: &str = "systemd-root-2";
 /// How long the machine may take to boot. It takes about three seconds.
 const BOOT: Duration = Duration::from_secs(120);
 /// How long one command in it may take: a stop of the node is the longest.
@@ -90,8 +90,8 @@ impl Machine {
         let pid = self.init.to_string();
         let limit = COMMAND.as_secs().to_string();
         Command::new("timeout")
-            .args(["--kill-after=5", &limit, "nsenter", "--target", &pid, "--all", "--wd=/", "/usr/bin/env", "-i", "HOME=/root"])
-            .args(["LC_ALL=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", script])
+            .args(["--kill-after=5", &limit, "nsenter", "--target", &pid, "--all", "/usr/bin/env", "-i", "HOME=/root"])
+            .args(["LC_ALL=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", &format!("cd /; {script}")])
             .stdin(Stdio::null())
             .output()
             .expect("nsenter runs")
@@ -103,8 +103,8 @@ impl Machine {
         let pid = init.to_string();
         let mut command = tokio::process::Command::new("nsenter");
         command
-            .args(["--target", &pid, "--all", "--wd=/", "/usr/bin/env", "-i", "HOME=/root", "LC_ALL=C.UTF-8"])
-            .args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", &script])
+            .args(["--target", &pid, "--all", "/usr/bin/env", "-i", "HOME=/root", "LC_ALL=C.UTF-8"])
+            .args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", &format!("cd /; {script}")])
             .stdin(Stdio::null())
             .kill_on_drop(true);
         tokio::time::timeout(COMMAND, command.output()).await.expect("the command ends").expect("nsenter runs")
