@@ -14,6 +14,7 @@ use scafo_core::record::Fence;
 use scafo_core::settings::RegistrydSettings;
 use scafo_core::view::Unplaced;
 use scafo_core::{NodeId, Problem, Timestamp};
+use scafo_proto::child::EXIT_REFUSED;
 use scafo_proto::figures::Exposed;
 use scafo_proto::transport::{Peers, channel, serve, server};
 use scafo_store::Bucket;
@@ -87,10 +88,10 @@ impl Fatal {
         ))
     }
 
-    /// The exit code: 78 (`EX_CONFIG` of sysexits) tells the supervisor not to start this daemon again.
+    /// The exit code: [`EXIT_REFUSED`] tells the supervisor not to start this daemon again.
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused(_) => 78,
+            Self::Refused(_) => EXIT_REFUSED,
             Self::Ended(_) | Self::Disk { .. } | Self::Socket(_) => 1,
         }
     }
@@ -226,7 +227,7 @@ async fn start_and_work(
         Err(fatal) => return fatal,
     };
     let (wake, asked) = Wake::new();
-    let (deploys, projects) = Deploys::new();
+    let (deploys, projects) = Deploys::new(settings.deploy_queue);
     let (keeper, locks) = LockKeeper::new(&registry, settings.node.id.clone());
     let core = Arc::new(Core {
         supervisor: Supervisor::new(&settings.supervisor_socket),
@@ -399,7 +400,7 @@ pub(crate) mod testing {
             lease: watch::Sender::new(LeaseView::default()),
             claim: watch::Sender::new(Fence::default()),
             unplaced: watch::Sender::new(None),
-            deploys: Deploys::new().0,
+            deploys: Deploys::new(settings.deploy_queue).0,
             locks: LockKeeper::new(&registry, settings.node.id.clone()).1,
             disk,
             operations: Operations::in_memory(),

@@ -1,6 +1,5 @@
 //! Who works on which deploy: one of an application at a time, a bounded number at all, each until its end.
 
-use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,13 +23,32 @@ pub(crate) struct Deploys {
     moved: mpsc::Sender<()>,
     /// Becomes true with the first word from the API: from then on artifacts can be offered.
     neighbour: watch::Sender<bool>,
+    /// The runtime's version that the last job ran on, and when that was.
+    ran_on: Mutex<Option<(Timestamp, String)>>,
 }
 
 impl Deploys {
     /// The handle, and what its owner runs with.
-    pub(crate) fn new() -> (Self, mpsc::Receiver<()>) {
+    pub(crate) fn new(queue: u32) -> (Self, mpsc::Receiver<()>) {
         let (moved, moves) = mpsc::channel(1);
-        (Self { turns: Mutex::default(), moved, neighbour: watch::Sender::new(false) }, moves)
+        let (turns, neighbour) = (Mutex::new(Turns::new(queue)), watch::Sender::new(false));
+        (Self { turns, moved, neighbour, ran_on: Mutex::default() }, moves)
+    }
+
+    /// Notes which version of the runtime a job ran on.
+    pub(crate) fn ran_on(&self, version: &str, at: Timestamp) {
+        *self.ran_on.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, version.to_owned()));
+    }
+
+    /// When the last job ran, and on which version of the runtime.
+    pub(crate) fn last_ran_on(&self) -> Option<(Timestamp, String)> {
+        self.ran_on.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives back the place of a deploy of which nobody knows whether its record was written.
+    pub(crate) fn doubt(&self, id: &DeployId, now: Mono) {
+        self.lock().doubt(id, now);
+        self.look();
     }
 
     /// Notes that the API is up.
@@ -138,26 +156,21 @@ async fn remember(core: &Core) {
         tracing::warn!(?problem, "the deploys of an earlier run are not known yet, trying again");
         core.registry.clock().sleep(OFFERED / 60).await;
     }
-    let open = open(core, &deploys).map(|record| (record.id.clone(), record.accepted_at));
-    core.deploys.lock().know(open, core.mono());
-}
-
-/// The deploys that this node accepted and that have not ended.
-fn open<'a>(core: &'a Core, deploys: &'a Cache<DeployRecord>) -> impl Iterator<Item = &'a DeployRecord> {
     let records = deploys.iter().map(|stored| &stored.record);
-    records.filter(|record| record.node == core.settings.node.id && !record.state.is_terminal())
+    let open = records.filter(|record| record.node == core.settings.node.id && !record.state.is_terminal());
+    core.deploys.lock().know(open.map(|record| (record.id.clone(), record.accepted_at)), core.mono());
 }
 
-/// Ends what this node accepted and nobody offers any more. Looks as often as that may take.
+/// Ends what this node accepted and nobody offers any more. Looks as often as that may take, and only at that: what an earlier run
+/// left has its place since [`remember`], so that a node with nothing to do asks the bucket for nothing.
 pub(crate) async fn forget(core: Arc<Core>) -> Fatal {
     let mut up = core.deploys.neighbour.subscribe();
     if up.wait_for(|up| *up).await.is_err() {
         return Fatal::ended("the intake of deploys");
     }
-    let mut deploys: Cache<DeployRecord> = Cache::default();
     core.registry.clock().sleep(OFFERED).await;
     loop {
-        let pause = match sweep(&core, &mut deploys).await {
+        let pause = match sweep(&core).await {
             Ok(()) => OFFERED,
             Err(problem) => {
                 tracing::warn!(?problem, "deploys that nobody offers are not looked for yet, trying again");
@@ -168,24 +181,29 @@ pub(crate) async fn forget(core: Arc<Core>) -> Fatal {
     }
 }
 
-async fn sweep(core: &Core, deploys: &mut Cache<DeployRecord>) -> Result<(), Problem> {
-    // Before the records are read: writing one takes much less time than this silence.
+async fn sweep(core: &Core) -> Result<(), Problem> {
     let silent = core.deploys.lock().silent(core.mono());
-    deploys.refresh(core.registry.engine(), Read::Moved).await?;
-    let still: HashSet<&DeployId> = open(core, deploys).map(|record| &record.id).collect();
-    for gone in silent.iter().filter(|id| !still.contains(id)) {
-        core.deploys.give_up(gone);
-    }
-    let now = core.registry.clock().wall();
-    for record in open(core, deploys).filter(|record| now.since(record.moved_at) > OFFERED) {
-        if core.deploys.lock().is_held(&record.id, core.mono()) {
+    for id in silent {
+        let record = match core.registry.deploy(&id).await {
+            Ok(stored) => stored.record,
+            Err(problem) if problem.code == ProblemCode::NotFound => {
+                core.deploys.give_up(&id);
+                continue;
+            }
+            Err(problem) => return Err(problem),
+        };
+        if record.state.is_terminal() || record.node != core.settings.node.id {
+            core.deploys.give_up(&id);
             continue;
         }
-        tracing::warn!(deploy = %record.id, "nobody offers this deploy any more");
+        // It may have been offered while its record was read.
+        if core.deploys.lock().is_held(&id, core.mono()) {
+            continue;
+        }
+        tracing::warn!(deploy = %id, "nobody offers this deploy any more");
         let how = if record.accepted_at < core.started { "restarted and" } else { "was interrupted and" };
         let detail = format!("node `{}` {how} has its artifact no more; deploy again", record.node);
-        let problem = Problem::new(ProblemCode::DeployTimeout, detail);
-        intake::fail(core, &record.id, problem).await?;
+        intake::fail(core, &id, Problem::new(ProblemCode::DeployTimeout, detail)).await?;
     }
     Ok(())
 }
@@ -223,14 +241,13 @@ mod tests {
             (accepted(&core_a, 1).await, accepted(&core_a, 2).await, accepted(&core_a, 3).await);
         let foreign = accepted(&core("b", memory.sibling()), 4).await;
         publish(&core_a, project(&offered), &"0".repeat(64)).await.unwrap();
-        let mut deploys = Cache::default();
         tokio::time::advance(OFFERED).await;
         accepted(&core_a, 3).await;
         let fresh = accepted(&core_a, 5).await;
-        sweep(&core_a, &mut deploys).await.unwrap();
+        sweep(&core_a).await.unwrap();
         assert_eq!(state(&core_a, &lost).await, DeployState::Accepted, "not for longer than that yet");
         tokio::time::advance(OFFERED / 2).await;
-        sweep(&core_a, &mut deploys).await.unwrap();
+        sweep(&core_a).await.unwrap();
         assert_eq!(state(&core_a, &lost).await, DeployState::Failed);
         for id in [&offered, &heard, &foreign, &fresh] {
             assert_eq!(state(&core_a, id).await, DeployState::Accepted, "{id}");

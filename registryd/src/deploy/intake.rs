@@ -3,7 +3,7 @@
 use scafo_core::deploy::Metadata;
 use scafo_core::hex::is_lower_hex;
 use scafo_core::record::{ApplicationRecord, Artifact, DeployRecord, DeployState, Rest, Source, V1};
-use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode};
+use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode, text};
 
 use super::{judge, versions};
 use crate::daemon::Core;
@@ -39,7 +39,7 @@ pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Meta
     if created || moved {
         core.wake.look(Look::Applications);
     }
-    if let Some(ours) = core.settings.node.celld_version.as_deref() {
+    if let Some(ours) = versions::current(core).as_deref() {
         // Versions can only be compared once there has been a look at the nodes.
         let mut worlds = core.worlds.subscribe();
         let world = worlds.wait_for(|world| world.is_seen()).await;
@@ -128,14 +128,14 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         source,
         oidc,
         artifact: Some(Artifact { sha256, bytes }),
-        celld_version: core.settings.node.celld_version.clone(),
+        celld_version: versions::current(core),
         rest: Rest::new(),
     };
     let there = match core.registry.create_deploy(&record).await {
         Ok(there) => there.stored.record,
         Err(problem) => {
             if new {
-                core.deploys.give_up(&id);
+                core.deploys.doubt(&id, core.mono());
             }
             return Err(problem);
         }
@@ -177,7 +177,7 @@ pub(crate) async fn finish(
             Err(problem) => {
                 record.state = DeployState::Failed;
                 record.code = Some(problem.code);
-                record.detail = Some(bounded(&problem.detail));
+                record.detail = Some(text::head(&problem.detail, DETAIL_BYTES).to_owned());
             }
         }
         Ok(())
@@ -194,14 +194,6 @@ pub(crate) async fn finish(
         core.deploys.give_up(id);
     }
     ended
-}
-
-fn bounded(text: &str) -> String {
-    let mut end = text.len().min(DETAIL_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }
 
 /// A deploy as a poll sees it: with the judgement of the moment, which is not stored here.
@@ -229,8 +221,10 @@ pub(crate) async fn look_up(core: &Core, id: &DeployId) -> Result<DeployRecord, 
 mod tests {
     use scafo_store::MemoryBucket;
 
+    use std::time::Duration;
+
     use super::*;
-    use crate::daemon::testing::core;
+    use crate::daemon::testing::{core, show};
 
     #[tokio::test(start_paused = true)]
     async fn a_deploy_changes_only_the_intent_that_it_mentions() {
@@ -259,5 +253,32 @@ mod tests {
         assert_eq!((again.code, again.detail), (ended.code, ended.detail));
         let bad = Accept { id, by: "op".into(), source: None, oidc: None, sha256: "x".into(), bytes: 1 };
         assert_eq!(accept(&core, bad).await.unwrap_err().code, ProblemCode::InvalidInput);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_deploy_is_judged_at_read_time_and_nothing_is_written() {
+        let memory = MemoryBucket::new();
+        let accepting = core("b", memory.sibling());
+        let asked = core("a", memory.sibling());
+        let id = DeployId::new(&"shop".parse().unwrap(), 1);
+        let sha256 = "0".repeat(64);
+        let taken = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
+        accept(&accepting, taken).await.unwrap();
+        for (answers, passed, state) in [
+            (false, 0, DeployState::Accepted),
+            (false, 90, DeployState::Accepted),
+            (true, 1, DeployState::Accepted),
+            (false, 0, DeployState::Failed),
+        ] {
+            tokio::time::advance(Duration::from_secs(passed)).await;
+            show(&asked, &[], &[], &[("b", answers)]);
+            let judged = look_up(&asked, &id).await.unwrap();
+            assert_eq!(judged.state, state, "{answers} {passed}");
+            let failed = state == DeployState::Failed;
+            assert_eq!(judged.code == Some(ProblemCode::DeployTimeout), failed);
+            assert_eq!(judged.detail.is_some_and(|detail| detail.contains("`b`")), failed);
+        }
+        let stored = asked.registry.deploy(&id).await.unwrap().record;
+        assert_eq!((stored.state, stored.code), (DeployState::Accepted, None));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use scafo_core::{DeploymentVersion, Problem, ProblemCode};
+use scafo_core::{DeploymentVersion, Problem, ProblemCode, text};
 use serde::Deserialize;
 
 /// Longest text of a failure on a deploy's record, in bytes: a bundler's report of a few errors with their code frames.
@@ -75,15 +75,11 @@ pub(crate) fn complaint(stderr: &[u8], roots: &[&Path]) -> String {
         kept.push(*line);
     }
     kept.reverse();
-    if kept.is_empty() { lines[start..end].last().map_or_else(String::new, |line| tail(line)) } else { kept.join("\n") }
-}
-
-fn tail(line: &str) -> String {
-    let mut start = line.len().saturating_sub(DETAIL_BYTES);
-    while !line.is_char_boundary(start) {
-        start += 1;
+    if kept.is_empty() {
+        lines[start..end].last().map_or("", |line| text::tail(line, DETAIL_BYTES)).to_owned()
+    } else {
+        kept.join("\n")
     }
-    line[start..].to_owned()
 }
 
 /// Leaves out escape sequences (ECMA-48 CSI) and every control character but line ends and tabs.

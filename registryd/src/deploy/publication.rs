@@ -13,7 +13,7 @@ use scafo_core::{ApplicationName, DeployId, DeploymentVersion, Problem, ProblemC
 use scafo_proto::supervisor::JobExited;
 use tokio::sync::Semaphore;
 
-use super::verdict::{Scene, Verdict, Waiting, look, still_ours};
+use super::verdict::{REPORT, Scene, Verdict, Waiting, look, still_ours};
 use super::{intake, output};
 use crate::daemon::Core;
 use crate::node::wake::{Look, seen};
@@ -66,7 +66,7 @@ async fn whole<T>(publishing: impl Future<Output = Result<T, Problem>>) -> Resul
 async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Option<String>, Problem> {
     let deadline = core.mono().after(core.settings.deploy_task_timeout.get());
     let step = Step { core, deadline, id: &project.id };
-    let record = step.until("taking it on", || step.begin().boxed()).await?;
+    let mut record = step.until("taking it on", || step.begin().boxed()).await?;
     if record.state.is_terminal() {
         return outcome_of(record);
     }
@@ -75,13 +75,15 @@ async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Opt
     let version = match published {
         Some(version) => version,
         None => {
-            let version = step.run(jobs, project).await?;
-            step.at_last("recording the version", || step.note(&version).boxed()).await?;
+            let (version, celld) = step.run(jobs, project).await?;
+            record = step.at_last("recording the version", || step.note(&version, celld.as_deref()).boxed()).await?;
             version
         }
     };
     step.at_last("recording the deployment", || step.file(&record, &version).boxed()).await?;
     step.at_last("publishing", || step.name(&version).boxed()).await?;
+    // However late it is: nodes that were told of it a moment ago are not to blame for that.
+    let step = Step { deadline: deadline.max(core.mono().after(REPORT)), ..step };
     step.served(version).await
 }
 
@@ -179,23 +181,27 @@ impl Step<'_> {
         Ok(replaced.then_some(version))
     }
 
-    /// The job, in its turn.
-    async fn run(&self, jobs: &Semaphore, project: &Project) -> Result<DeploymentVersion, Problem> {
+    /// The job, in its turn: what it published, and the runtime's version that did.
+    async fn run(&self, jobs: &Semaphore, project: &Project) -> Result<(DeploymentVersion, Option<String>), Problem> {
         let turn = tokio::time::timeout(self.left(), jobs.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Err(overdue("waiting for its turn to publish")) };
         let before = self.until("reading the pointer", || self.pointer().boxed()).await?;
         let mut runs = 1;
         loop {
             let exited = self.until("running `celld deploy`", || self.job(project).boxed()).await?;
+            let celld = Some(exited.celld_version.clone()).filter(|version| !version.is_empty());
+            if let Some(version) = &celld {
+                self.core.deploys.ran_on(version, self.core.registry.clock().wall());
+            }
             match judge_job(&exited, &self.roots(project)) {
-                Job::Published(version) => return Ok(version),
+                Job::Published(version) => return Ok((version, celld)),
                 Job::Again(_) if runs < RUNS && !exited.timed_out => {
                     tracing::info!(deploy = %self.id, runs, "`celld deploy` is to be run again");
                     runs += 1;
                 }
                 Job::Again(problem) => {
                     let ours = self.until("reading the pointer", || self.ours(before.as_ref()).boxed()).await?;
-                    return ours.ok_or(problem);
+                    return ours.map(|version| (version, celld)).ok_or(problem);
                 }
                 Job::Failed(problem) => return Err(problem),
             }
@@ -236,14 +242,17 @@ impl Step<'_> {
     }
 
     /// From here on a restart does not run the job again.
-    async fn note(&self, version: &DeploymentVersion) -> Result<(), Problem> {
+    async fn note(&self, version: &DeploymentVersion, celld: Option<&str>) -> Result<DeployRecord, Problem> {
         let now = self.core.registry.clock().wall();
         let mutate = |record: &mut DeployRecord| {
             record.deployment = Some(version.clone());
+            if let Some(celld) = celld {
+                record.celld_version = Some(celld.to_owned());
+            }
             record.moved_at = now;
             Ok(())
         };
-        self.core.registry.update_deploy(&Intent::new(), self.id, mutate).await.map(drop)
+        Ok(self.core.registry.update_deploy(&Intent::new(), self.id, mutate).await?.stored.record)
     }
 
     /// Files the deployment, unless this version has a record already: versions are content ids and come again.
@@ -318,6 +327,9 @@ impl Step<'_> {
                 Verdict::Failed(problem) => return Err(problem),
                 Verdict::MovedOn => {
                     self.until("reading the application", || self.confirm(&name, &waiting.version).boxed()).await?;
+                    if now >= waiting.deadline {
+                        return Err(overdue("waiting until this node sees its own publication"));
+                    }
                     // The record still names it, so that it is the look that is behind.
                     core.wake.look(Look::Applications);
                     now.after(AGAIN)
@@ -355,7 +367,7 @@ fn overdue(what: &str) -> Problem {
 #[derive(Debug)]
 enum Job {
     Published(DeploymentVersion),
-    /// It lost a race, or does not know whether its last write landed; running it again is safe.
+    /// It lost a race, or nobody knows whether its last write landed: running it again is safe, and in the end the pointer tells.
     Again(Problem),
     Failed(Problem),
 }
@@ -366,7 +378,7 @@ fn judge_job(exited: &JobExited, roots: &[&Path]) -> Job {
         return Job::Again(overdue("`celld deploy` ran"));
     }
     if exited.code == Some(0) {
-        return output::published(&exited.stdout).map_or_else(Job::Failed, Job::Published);
+        return output::published(&exited.stdout).map_or_else(Job::Again, Job::Published);
     }
     let words = output::complaint(&exited.stderr, roots);
     let how = match exited.code {
@@ -375,7 +387,9 @@ fn judge_job(exited: &JobExited, roots: &[&Path]) -> Job {
     };
     let detail = if words.is_empty() { format!("{how} and said nothing") } else { format!("{how}:\n{words}") };
     let problem = Problem::new(ProblemCode::PublishFailed, detail);
-    if UNCLEAR.iter().any(|unclear| words.contains(unclear)) { Job::Again(problem) } else { Job::Failed(problem) }
+    // A signal, as from a kernel that is short of memory, may come after the last write as well as before.
+    let unclear = exited.code.is_none() || UNCLEAR.iter().any(|unclear| words.contains(unclear));
+    if unclear { Job::Again(problem) } else { Job::Failed(problem) }
 }
 
 #[cfg(test)]
@@ -424,11 +438,11 @@ mod tests {
         let row = "Current Version ID: 0123456789abcdef\n";
         for (exited, expected) in [
             (exited(Some(0), row, ""), "published"),
-            (exited(Some(0), "", ""), "failed"),
+            (exited(Some(0), "", ""), "again"),
             (exited(Some(1), "", "error: lost a race, run it again"), "again"),
             (exited(Some(1), "", "error: the write may have committed"), "again"),
             (exited(Some(1), row, "✘ [ERROR] Unexpected"), "failed"),
-            (exited(None, "", ""), "failed"),
+            (exited(None, "", ""), "again"),
             (JobExited { timed_out: true, ..exited(None, "", "") }, "again"),
         ] {
             let job = judge_job(&exited, &[]);

@@ -12,8 +12,8 @@ use scafo_core::{ApplicationName, DeployId, Timestamp};
 use super::publication::Project;
 use crate::registry::Mono;
 
-/// Deploys that are taken on at once. The API's queue admits 16 by default and is the one that callers meet; this only keeps
-/// a broken neighbour from filling the memory.
+/// Deploys that are taken on at once, at the least. The API's queue (`deploy.queue`) is the bound that callers meet; this one
+/// follows it, and only keeps a broken neighbour from filling the memory.
 const ACTIVE: usize = 256;
 /// How long the part of the node that holds the artifacts may be silent about one of them.
 pub(crate) const OFFERED: Duration = Duration::from_secs(60);
@@ -38,15 +38,25 @@ struct Entry {
 }
 
 /// The lines of all applications.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Turns {
+    /// How many are taken on at once.
+    active: usize,
     /// Whether the records of an earlier run have been read. Before, nobody knows who is first.
     known: bool,
     last: Option<Timestamp>,
     lines: BTreeMap<ApplicationName, BTreeMap<DeployId, Entry>>,
+    /// Those whose records may or may not have been written, and since when. They keep nobody waiting.
+    doubts: BTreeMap<DeployId, Mono>,
 }
 
 impl Turns {
+    /// For an API that takes on `queue` deploys at once.
+    pub(crate) fn new(queue: u32) -> Self {
+        let active = usize::try_from(queue).unwrap_or(usize::MAX).clamp(ACTIVE, usize::MAX / 2);
+        Self { active, known: false, last: None, lines: BTreeMap::new(), doubts: BTreeMap::new() }
+    }
+
     /// When the deploy that is accepted now is accepted: later than every one before.
     fn stamp(&mut self, wall: Timestamp) -> Timestamp {
         let next = self.last.map(|last| last.after(Duration::from_millis(1)));
@@ -72,7 +82,7 @@ impl Turns {
     /// offered. True when the place is new.
     fn expect(&mut self, id: &DeployId, accepted: Timestamp, now: Mono) -> bool {
         // Twice what may be active: as many again may wait for their artifacts.
-        if self.entry(id).is_some() || self.lines.values().map(BTreeMap::len).sum::<usize>() >= 2 * ACTIVE {
+        if self.entry(id).is_some() || self.lines.values().map(BTreeMap::len).sum::<usize>() >= 2 * self.active {
             return false;
         }
         let entry = Entry { accepted, place: Place::Expected { heard: now } };
@@ -102,10 +112,10 @@ impl Turns {
     pub(crate) fn offer(&mut self, project: Project, accepted: Timestamp) -> bool {
         let active = self.lines.values().flat_map(BTreeMap::values);
         let active = active.filter(|entry| !matches!(entry.place, Place::Expected { .. })).count();
-        let id = project.id.clone();
+        let (id, most) = (project.id.clone(), self.active);
         match self.entry(&id) {
             Some(Entry { place: Place::Offered(_) | Place::Running, .. }) => return true,
-            _ if active >= ACTIVE => return false,
+            _ if active >= most => return false,
             Some(entry) => *entry = Entry { accepted, place: Place::Offered(project) },
             None => {
                 let entry = Entry { accepted, place: Place::Offered(project) };
@@ -135,8 +145,17 @@ impl Turns {
         })
     }
 
+    /// Nobody knows whether it was accepted: it is looked at once its artifact has not been heard of for [`OFFERED`].
+    pub(crate) fn doubt(&mut self, id: &DeployId, now: Mono) {
+        self.give_up(id);
+        if self.doubts.len() < 2 * self.active {
+            self.doubts.insert(id.clone(), now);
+        }
+    }
+
     /// It has ended, or will never come. One that runs keeps its place until [`Turns::ran`].
     pub(crate) fn give_up(&mut self, id: &DeployId) {
+        self.doubts.remove(id);
         if self.entry(id).is_some_and(|entry| !matches!(entry.place, Place::Running)) {
             self.ran(id);
         }
@@ -161,8 +180,9 @@ impl Turns {
 
     /// Those whose artifacts have not been heard of for longer than [`OFFERED`].
     pub(crate) fn silent(&self, now: Mono) -> Vec<DeployId> {
-        let all = self.lines.values().flatten();
-        all.filter(|(_, entry)| entry.is_silent(now)).map(|(id, _)| id.clone()).collect()
+        let expected = self.lines.values().flatten().filter(|(_, entry)| entry.is_silent(now)).map(|(id, _)| id);
+        let doubted = self.doubts.iter().filter(|(_, since)| now.since(**since) > OFFERED).map(|(id, _)| id);
+        expected.chain(doubted.filter(|id| !self.is_held(id, now))).cloned().collect()
     }
 
     fn entry(&mut self, id: &DeployId) -> Option<&mut Entry> {
@@ -201,7 +221,7 @@ mod tests {
     }
 
     fn started() -> Turns {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(16);
         turns.know([], s(0));
         turns
     }
@@ -227,7 +247,7 @@ mod tests {
 
     #[test]
     fn after_a_restart_the_younger_wait_until_the_older_are_offered_or_given_up() {
-        let mut turns = Turns::default();
+        let mut turns = Turns::new(16);
         turns.offer(project(3), at(3));
         assert_eq!(next(&mut turns), None, "nobody knows yet who is first");
         turns.know([(id(1), at(1)), (id(2), at(2)), (id(3), at(3))], s(0));
@@ -276,5 +296,22 @@ mod tests {
         assert_eq!(turns.lines.values().map(BTreeMap::len).sum::<usize>(), 2 * ACTIVE);
         let taken = (0..3 * 256).filter(|random| turns.offer(project(*random), at(1))).count();
         assert_eq!(taken, ACTIVE);
+        let mut wide = Turns::new(10_000);
+        let taken = (0..10_001).filter(|random| wide.offer(project(*random), at(1))).count();
+        assert_eq!(taken, 10_000, "as many as the API takes on");
+    }
+
+    #[test]
+    fn what_may_have_been_accepted_is_looked_at_and_keeps_nobody_waiting() {
+        let mut turns = started();
+        turns.accept(&id(1), at(1), s(0));
+        turns.doubt(&id(1), s(0));
+        turns.offer(project(2), at(2));
+        assert_eq!(next(&mut turns), Some(id(2)));
+        assert_eq!((turns.silent(s(60)), turns.silent(s(61))), (vec![], vec![id(1)]));
+        turns.accept(&id(1), at(3), s(61));
+        assert!(turns.silent(s(62)).is_empty(), "it is accepted anew");
+        turns.give_up(&id(1));
+        assert!(turns.silent(s(999)).is_empty());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scafo_core::record::{Adoption, ProcessState, Published};
 use scafo_core::view::{LastExit, ProcessStatus};
-use scafo_core::{DeployId, DeploymentVersion, Timestamp};
+use scafo_core::{DeployId, DeploymentVersion, Timestamp, text};
 
 use crate::registry::Mono;
 
@@ -18,6 +18,9 @@ pub(crate) const ERROR_BYTES: usize = 2048;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// As long as the default reconcile interval: a process that is not ready for it is asked about as often as anything else.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a reload's word counts for more than what looks at the process show: the supervisor looks every 2 s.
+const TOLD: Duration = Duration::from_secs(10);
 
 /// How many processes in a row have to end early, without having been ready, for the deploy to be the reason. The first may
 /// have met a bucket that was away.
@@ -51,7 +54,10 @@ enum Phase {
     Reloading {
         tries: u32,
     },
-    Adopted,
+    Adopted {
+        /// When a reload said so, until a look at the process shows it.
+        told: Option<Mono>,
+    },
     Failed {
         error: String,
     },
@@ -89,6 +95,8 @@ pub(crate) struct Report {
     pub(crate) error: Option<String>,
     /// The version that the process was told of last, when it took it.
     pub(crate) serves: Option<DeploymentVersion>,
+    /// Whether that is newer than what a look at the process shows.
+    pub(crate) unseen: bool,
 }
 
 impl Adopting {
@@ -100,7 +108,7 @@ impl Adopting {
         error: Option<String>,
     ) -> Self {
         let phase = match adoption {
-            Adoption::Adopted => Phase::Adopted,
+            Adoption::Adopted => Phase::Adopted { told: None },
             Adoption::Failed => Phase::Failed { error: error.unwrap_or_default() },
         };
         Self::at(published, status, phase)
@@ -149,7 +157,7 @@ impl Adopting {
         let serves = status.deployment.as_ref();
         match this.phase {
             Phase::Booting if status.state == ProcessState::Ready && serves == Some(&this.version) => {
-                this.phase = Phase::Adopted;
+                this.phase = Phase::Adopted { told: None };
                 this.early = 0;
             }
             // It came up with something else, or does not say with what.
@@ -159,6 +167,9 @@ impl Adopting {
             }
             Phase::Booting if this.early >= EARLY_ENDS => {
                 this.phase = Phase::Failed { error: never_ready(this.early, status.last_exit.as_ref()) };
+            }
+            Phase::Adopted { told: Some(at) } if serves == Some(&this.version) || at.after(TOLD) <= now => {
+                this.phase = Phase::Adopted { told: None };
             }
             _ => {}
         }
@@ -196,9 +207,9 @@ impl Adopting {
             return;
         }
         self.phase = match outcome {
-            Reloaded::Serves(version) if version == self.version => Phase::Adopted,
+            Reloaded::Serves(version) if version == self.version => Phase::Adopted { told: Some(now) },
             Reloaded::Failed { version, error } if version.as_ref().is_none_or(|version| *version == self.version) => {
-                Phase::Failed { error: cut(error) }
+                Phase::Failed { error: cut(&error) }
             }
             // The pointer names another version already: the record that goes with it is on its way.
             Reloaded::Serves(_) | Reloaded::Failed { .. } | Reloaded::Unavailable => {
@@ -212,18 +223,19 @@ impl Adopting {
     pub(crate) const fn due(&self) -> Option<Mono> {
         match self.phase {
             Phase::Waiting { at, .. } => Some(at),
-            Phase::Booting | Phase::Reloading { .. } | Phase::Adopted | Phase::Failed { .. } => None,
+            Phase::Booting | Phase::Reloading { .. } | Phase::Adopted { .. } | Phase::Failed { .. } => None,
         }
     }
 
     /// What to tell the fleet.
     pub(crate) fn report(&self) -> Report {
         let (adoption, error, serves) = match &self.phase {
-            Phase::Adopted => (Some(Adoption::Adopted), None, Some(self.version.clone())),
+            Phase::Adopted { .. } => (Some(Adoption::Adopted), None, Some(self.version.clone())),
             Phase::Failed { error } => (Some(Adoption::Failed), Some(error.clone()), None),
             Phase::Waiting { .. } | Phase::Booting | Phase::Reloading { .. } => (None, None, None),
         };
-        Report { deploy: self.deploy.clone(), adoption, error, serves }
+        let unseen = matches!(self.phase, Phase::Adopted { told: Some(_) });
+        Report { deploy: self.deploy.clone(), adoption, error, serves, unseen }
     }
 }
 
@@ -231,20 +243,13 @@ fn never_ready(times: u32, exit: Option<&LastExit>) -> String {
     let code = exit.and_then(|exit| exit.code).map(|code| format!(" with code {code}")).unwrap_or_default();
     let ended = format!("its process ended{code} before it was ready, {times} times in a row");
     match exit.and_then(|exit| exit.said.as_ref()) {
-        Some(said) => cut(format!("{ended}; it said: {said}")),
+        Some(said) => cut(&format!("{ended}; it said: {said}")),
         None => format!("{ended}; its log on that node says why"),
     }
 }
 
-fn cut(mut text: String) -> String {
-    if text.len() > ERROR_BYTES {
-        let mut end = ERROR_BYTES;
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-    }
-    text
+fn cut(error: &str) -> String {
+    text::head(error, ERROR_BYTES).to_owned()
 }
 
 #[cfg(test)]
@@ -379,6 +384,18 @@ mod tests {
         assert_eq!(machine.report().error.map(|error| error.len()), Some(ERROR_BYTES));
         let (machine, send) = Adopting::look(Some(machine), &target, &ready, s(99));
         assert!(!send && adoption(&machine) == Some(Adoption::Failed));
+    }
+
+    #[test]
+    fn a_reloads_word_counts_until_a_look_at_the_process_shows_it_and_not_for_ever() {
+        let process = |serves: &str| process(1, ProcessState::Ready, Some(serves));
+        let target = published(2, "v2");
+        let (mut machine, _) = Adopting::look(None, &target, &process("v1"), s(0));
+        machine.reloaded(&target.deploy, Reloaded::Serves(version("v2")), s(0));
+        let unseen =
+            |serves, at| Adopting::look(Some(machine.clone()), &target, &process(serves), s(at)).0.report().unseen;
+        assert!(unseen("v1", 9), "the look may be older than the reload");
+        assert!(!unseen("v2", 1) && !unseen("v1", 10));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use super::wake::Asked;
 use super::world::{Shown, World};
 use crate::coordinator::places::held_up_by;
 use crate::daemon::{Core, Fatal};
+use crate::deploy::versions;
 use crate::registry::engine::WRITE_ID;
 use crate::registry::{Intent, Mono, Stored};
 
@@ -279,6 +280,7 @@ impl Pass {
         let core = Arc::clone(&self.core);
         let (serving, leaving) = (self.serving.clone(), self.leaving.clone());
         let fence = self.in_force.kept().fence;
+        let celld_version = versions::current(&self.core);
         let id = self.own.id.clone();
         // A bare heartbeat goes over what this loop wrote last, without a look before.
         let over = self.stored.take().filter(|_| !news);
@@ -287,6 +289,7 @@ impl Pass {
             let heartbeat_at = core.registry.clock().wall();
             let mutate = |node: &mut NodeRecord| {
                 node.serving.clone_from(&serving);
+                node.celld_version.clone_from(&celld_version);
                 node.heartbeat_at = heartbeat_at;
                 node.fence = node.fence.max(fence);
                 leaving.write(node);
@@ -345,7 +348,12 @@ impl Pass {
             }
             due = due.min(self.retry.map_or(look, |retry| retry.max(look)));
         }
-        let holds = self.wanted.as_ref().and_then(|wanted| next_end(wanted, self.core.mono())).into_iter().chain(self.leaving.due());
+        let holds = self
+            .wanted
+            .as_ref()
+            .and_then(|wanted| next_end(wanted, self.core.mono()))
+            .into_iter()
+            .chain(self.leaving.due());
         let reloads = self.adopting.values().filter_map(Adopting::due).filter(|at| *at > self.core.mono()).min();
         holds.chain(reloads).fold(due, Mono::min)
     }

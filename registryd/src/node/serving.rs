@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use scafo_core::ApplicationName;
-use scafo_core::record::{Adoption, NodeRecord, ProcessState, Rest, Serving};
+use scafo_core::record::{NodeRecord, ProcessState, Rest, Serving};
 use scafo_core::view::ProcessStatus;
 
 use super::adoption::Report;
@@ -35,9 +35,9 @@ pub(crate) fn fold(
                 Some(Wanted::Placed) => status.state,
                 Some(Wanted::Leaving { .. }) | None => ProcessState::Stopping,
             };
-            // A reload answers before the next look at the process does.
-            let told = report.filter(|report| report.adoption == Some(Adoption::Adopted));
-            let deployment = told.and_then(|report| report.serves.clone()).or_else(|| status.deployment.clone());
+            // A reload answers before the next look at the process does; after that what is seen counts, not what was said.
+            let (told, seen) = (report.and_then(|report| report.serves.clone()), status.deployment.clone());
+            let deployment = if report.is_some_and(|report| report.unseen) { told.or(seen) } else { seen.or(told) };
             Serving {
                 application: status.application.clone(),
                 port: status.port,
@@ -58,6 +58,7 @@ pub(crate) fn fold(
 
 #[cfg(test)]
 mod tests {
+    use scafo_core::record::Adoption;
     use scafo_core::{DeployId, Timestamp};
 
     use super::*;
@@ -98,20 +99,23 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reload_answered_is_told_before_the_process_is_looked_at_again() {
+    fn what_a_reload_answered_is_told_until_the_process_was_looked_at_and_then_what_is_seen() {
         let shop: ApplicationName = "shop".parse().unwrap();
-        let report = Report {
-            deploy: DeployId::new(&shop, 1),
-            adoption: Some(Adoption::Adopted),
-            error: None,
-            serves: Some("v2".parse().unwrap()),
-        };
-        let serving = fold(
-            &[status("shop", ProcessState::Ready)],
-            &[(shop.clone(), Wanted::Placed)].into(),
-            &[(shop, report)].into(),
-        );
-        assert_eq!(serving[0].deployment.as_ref().map(ToString::to_string).as_deref(), Some("v2"));
-        assert_eq!(serving[0].adoption, Some(Adoption::Adopted));
+        for (unseen, expected) in [(true, "v2"), (false, "v1")] {
+            let report = Report {
+                deploy: DeployId::new(&shop, 1),
+                adoption: Some(Adoption::Adopted),
+                error: None,
+                serves: Some("v2".parse().unwrap()),
+                unseen,
+            };
+            let serving = fold(
+                &[status("shop", ProcessState::Ready)],
+                &[(shop.clone(), Wanted::Placed)].into(),
+                &[(shop.clone(), report)].into(),
+            );
+            assert_eq!(serving[0].deployment.as_ref().map(ToString::to_string).as_deref(), Some(expected));
+            assert_eq!(serving[0].adoption, Some(Adoption::Adopted));
+        }
     }
 }
