@@ -19,8 +19,24 @@ use crate::{
     marks::Marks,
 };
 
-/// Answered to a peer on loopback on every host that no document names.
+/// Answered to a peer on this machine on every host that no document names.
 pub(crate) const HEALTH_PATH: &str = "/.well-known/scafo-ingress/health";
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) peer: IpAddr,
+    /// From this machine: over loopback, or from the very address that it came to, where that is not loopback.
+    is_here: bool,
+}
+
+impl Origin {
+    pub(crate) fn of(peer: IpAddr, own: Option<IpAddr>) -> Self {
+        let canonical = peer.to_canonical();
+        let is_here = canonical.is_loopback() || own.is_some_and(|own| own.to_canonical() == canonical);
+        Self { peer, is_here }
+    }
+}
 
 /// How many upstreams one request is offered to at most. 3, as many as the Traefik rendering asks for; with the connect
 /// deadline of 3 s the client has its answer within 9 s, and the marks spare the next one the dead ones.
@@ -61,8 +77,8 @@ impl Front {
         }
     }
 
-    /// Answers one request of `peer`.
-    pub(crate) async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Answer> {
+    /// Answers one request.
+    pub(crate) async fn answer(&self, origin: Origin, request: Request<Incoming>) -> Response<Answer> {
         let version = request.version();
         let mut outbound = match Outbound::new(request) {
             Ok(outbound) => outbound,
@@ -70,11 +86,11 @@ impl Front {
         };
         let host = outbound.headers().get(HOST).and_then(|host| host.to_str().ok()).and_then(Host::parse);
         let path = outbound.uri().path();
-        let wants_health = path == HEALTH_PATH && peer.to_canonical().is_loopback();
+        let wants_health = path == HEALTH_PATH && origin.is_here;
         let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
         let refusal = match decision {
             Decision::Forward(target) => {
-                forwarded::set(outbound.headers_mut(), peer, version);
+                forwarded::set(outbound.headers_mut(), origin.peer, version);
                 match self.forward(&target, outbound).await {
                     Ok(response) => return response,
                     Err(refusal) => refusal,
@@ -157,4 +173,25 @@ fn refused(unforwardable: Unforwardable) -> Refusal {
 fn health_of(routing: &Routing) -> Response<Answer> {
     let hosts = routing.fleets.iter().flatten().map(|table| table.len()).sum();
     health(routing.fleets.len(), routing.fleets.iter().flatten().count(), hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_itself_is_known_on_whatever_address_it_listens() {
+        for (peer, own, here) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1", true),
+            ("203.0.113.5", "203.0.113.5", true),
+            ("::ffff:203.0.113.5", "203.0.113.5", true),
+            ("203.0.113.6", "203.0.113.5", false),
+            ("203.0.113.6", "127.0.0.1", false),
+        ] {
+            let own = own.parse().ok();
+            assert_eq!(Origin::of(peer.parse().unwrap(), own).is_here, here, "{peer}");
+        }
+        assert!(!Origin::of("203.0.113.5".parse().unwrap(), None).is_here);
+    }
 }

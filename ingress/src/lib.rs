@@ -10,7 +10,7 @@
 //!   on whatever its status: a 503 is the upstream's word.
 //! - The client's own forwarding fields are dropped; upstreams see where a request came from as this process saw it.
 //!
-//! `GET /.well-known/scafo-ingress/health` is answered here to a peer on loopback, on every host that no document names
+//! `GET /.well-known/scafo-ingress/health` is answered here to a peer on this machine, on every host that no document names
 //! (the supervisor asks for `scafo-ingressd.invalid`, which none can name).
 #![forbid(unsafe_code)]
 

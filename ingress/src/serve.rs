@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::front::Front;
+use crate::front::{Front, Origin};
 
 /// How long a client may take to send one head; also how long a connection may stay unused between two requests.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
@@ -134,13 +134,14 @@ impl Connections {
             tracing::debug!(%peer, %error, "a client left before it was served");
             return;
         }
+        let origin = Origin::of(peer.ip(), stream.local_addr().ok().map(|own| own.ip()));
         let asked = Arc::new(Notify::new());
         let service = {
             let (front, asked) = (Arc::clone(&self.front), Arc::clone(&asked));
             hyper::service::service_fn(move |request| {
                 asked.notify_one();
                 let front = Arc::clone(&front);
-                async move { Ok::<_, Infallible>(front.answer(peer.ip(), request).await) }
+                async move { Ok::<_, Infallible>(front.answer(origin, request).await) }
             })
         };
         let mut connection = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service));

@@ -302,7 +302,12 @@ fn at<'a>(operation: &'static str, key: &'a str) -> Context<'a> {
 
 fn etag(given: Option<&str>, at: Context<'_>) -> Result<ETag, Error> {
     given.and_then(ETag::parse).ok_or_else(|| {
-        Error::nonconforming(TITLE_ETAGS, format!("the answer to {} of `{}` has no ETag", at.operation, at.key))
+        let detail = format!(
+            "the answer to {} of `{}` has no ETag: where that is a store, it is none for this; where it is something else, a \
+             proxy's page mostly, check `bucket.endpoint`",
+            at.operation, at.key
+        );
+        Error::nonconforming(TITLE_ETAGS, detail)
     })
 }
 
