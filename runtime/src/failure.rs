@@ -58,6 +58,22 @@ impl Failure {
         Self { message: message.into(), source: Some(source.into()) }
     }
 
+    /// Whether the bucket gave no answer. Nothing follows from that about what was asked for, and another try may get one.
+    pub(crate) fn is_of_the_bucket(&self) -> bool {
+        let mut below = self.source();
+        while let Some(error) = below {
+            if let Some(error) = error.downcast_ref::<scafo_store::Error>() {
+                return match error {
+                    // Answers, about the object itself.
+                    scafo_store::Error::TooLarge { .. } | scafo_store::Error::Nonconforming { .. } => false,
+                    _ => true,
+                };
+            }
+            below = error.source();
+        }
+        false
+    }
+
     /// The whole chain in one string, parts divided by `: `.
     #[must_use]
     pub fn chain(&self) -> String {
@@ -121,6 +137,17 @@ mod tests {
         let inner = Failure::because("open the index", std::io::Error::other("disk on fire"));
         let outer = Failure::because("load the deployment", inner);
         assert_eq!(outer.chain(), "load the deployment: open the index: disk on fire");
+    }
+
+    #[test]
+    fn only_a_bucket_that_gives_no_answer_leaves_the_question_open() {
+        let silent = scafo_store::Error::NoSuchBucket;
+        let large = scafo_store::Error::TooLarge { key: "k".into(), size: 2, limit: 1 };
+        for (source, open) in [(silent, true), (large, false)] {
+            let failure = Failure::because("load the deployment", Failure::because("read the manifest", source));
+            assert_eq!(failure.is_of_the_bucket(), open, "{failure:?}");
+        }
+        assert!(!Failure::because("start workerd", std::io::Error::other("no memory")).is_of_the_bucket());
     }
 
     #[test]

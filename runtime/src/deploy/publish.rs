@@ -111,8 +111,16 @@ async fn put(bucket: &dyn Bucket, key: &str, body: Bytes, sha256: Option<&str>) 
 /// Moves a pointer from exactly what it was when we looked.
 async fn move_pointer(bucket: &dyn Bucket, name: &Location, key: &str, body: Bytes) -> Outcome<()> {
     let mut wait = BACK_OFF;
-    for _ in 0..TRIES {
-        let head = bucket.head(key).await.context(|| format!("read {key}"))?;
+    for attempt in 1..=TRIES {
+        let head = match bucket.head(key).await {
+            // As good as a write that the store was too busy for.
+            Err(error) if error.is_transient() && attempt < TRIES => {
+                tokio::time::sleep(wait).await;
+                wait *= 2;
+                continue;
+            }
+            head => head.context(|| format!("read {key}"))?,
+        };
         let condition = head.map_or(Condition::Absent, |head| Condition::Matches(head.etag));
         let options = PutOptions { condition, ..PutOptions::default() };
         match bucket.put(key, body.clone(), options).await.context(|| format!("write {key}"))? {

@@ -45,9 +45,22 @@ const ORDERS_MAX: usize = 16;
 
 /// What `/reload` came to.
 pub(super) enum Adoption {
-    Adopted { generation: u64, pointer: Pointer },
-    Unchanged { generation: u64, pointer: Pointer },
-    Failed { pointer: Option<Pointer>, error: String },
+    Adopted {
+        generation: u64,
+        pointer: Pointer,
+    },
+    Unchanged {
+        generation: u64,
+        pointer: Pointer,
+    },
+    Failed {
+        pointer: Option<Pointer>,
+        error: String,
+    },
+    /// The bucket gave no answer: what the pointer names may be as good as it gets, and another try finds out.
+    Unavailable {
+        error: String,
+    },
 }
 
 /// A handle on the conductor.
@@ -211,8 +224,10 @@ impl Conductor {
     async fn adopt(&mut self, asked: bool) -> Option<Adoption> {
         let pointer = match read_pointer(&*self.bucket).await {
             Ok(Some(pointer)) => pointer,
-            Ok(None) => return self.unreadable(asked, "the deployment pointer is gone from the bucket".to_owned()),
-            Err(failure) => return self.unreadable(asked, failure.chain()),
+            Ok(None) => {
+                return unreadable(asked, &Failure::new("the deployment pointer is gone from the bucket"));
+            }
+            Err(failure) => return unreadable(asked, &failure),
         };
         if !asked && self.seen.as_ref() == Some(&pointer) {
             return None;
@@ -227,17 +242,19 @@ impl Conductor {
                 Adoption::Adopted { generation, pointer }
             }
             Ok(None) => self.unchanged(),
+            Err(failure) if failure.is_of_the_bucket() => {
+                // The next poll tries it again, too.
+                self.seen = None;
+                let error = failure.chain();
+                tracing::warn!(event = "deployment_unavailable", version = pointer.version, error, "not adopted yet");
+                Adoption::Unavailable { error }
+            }
             Err(failure) => {
                 let error = failure.chain();
                 tracing::error!(event = "deployment_adoption_failed", version = pointer.version, error, "not adopted");
                 Adoption::Failed { pointer: Some(pointer), error }
             }
         })
-    }
-
-    fn unreadable(&self, asked: bool, error: String) -> Option<Adoption> {
-        tracing::warn!(event = "deployment_pointer_unreadable", error, "the deployment pointer cannot be read");
-        asked.then_some(Adoption::Failed { pointer: None, error })
     }
 
     /// The number of the new generation, or `None` if what is served is the same already.
@@ -333,6 +350,15 @@ impl Conductor {
             }
         }
     }
+}
+
+fn unreadable(asked: bool, failure: &Failure) -> Option<Adoption> {
+    let error = failure.chain();
+    tracing::warn!(event = "deployment_pointer_unreadable", error, "the deployment pointer cannot be read");
+    asked.then(|| match failure.is_of_the_bucket() {
+        true => Adoption::Unavailable { error },
+        false => Adoption::Failed { pointer: None, error },
+    })
 }
 
 /// Waits until a workerd is gone that nobody stopped. One that answers nothing any more is killed: a Worker in an endless

@@ -90,6 +90,10 @@ impl Internal {
                 });
                 json(StatusCode::UNPROCESSABLE_ENTITY, &document)
             }
+            Adoption::Unavailable { error } => {
+                let document = json!({ "ok": false, "outcome": "unavailable", "error": error });
+                json(StatusCode::SERVICE_UNAVAILABLE, &document)
+            }
         }
     }
 }

@@ -65,7 +65,8 @@ impl Deployment {
 
 /// The fleet's pointer, or `None` before the first deployment.
 pub(crate) async fn read_pointer(bucket: &dyn Bucket) -> Outcome<Option<Pointer>> {
-    let object = bucket.get_bounded(FLEET_POINTER, POINTER_BYTES_MAX).await.map_err(Failure::from)?;
+    let object =
+        bucket.get_bounded(FLEET_POINTER, POINTER_BYTES_MAX).await.context(|| format!("read {FLEET_POINTER}"))?;
     object.map(|object| Pointer::decode(&object.body)).transpose()
 }
 
@@ -112,7 +113,8 @@ async fn bound_script(bucket: &dyn Bucket, name: &str) -> Outcome<Script> {
     if !is_script_name(name) {
         return Err(Failure::new(format!("service binding to {name:?}, which is no script name")));
     }
-    let object = bucket.get_bounded(&script_pointer(name), POINTER_BYTES_MAX).await.map_err(Failure::from)?;
+    let key = script_pointer(name);
+    let object = bucket.get_bounded(&key, POINTER_BYTES_MAX).await.context(|| format!("read {key}"))?;
     let object = object.context(|| format!("service binding to {name:?}, which this fleet has not deployed"))?;
     let mut pointer = Pointer::decode(&object.body)?;
     pointer.script_name.get_or_insert_with(|| name.to_owned());

@@ -156,6 +156,33 @@ fn a_hook_fails_the_next_adoption_and_only_that() {
 }
 
 #[test]
+fn a_bucket_that_gives_no_answer_fails_no_adoption() {
+    let mut world = World::new();
+    world.deploy(&world.worker("one"));
+    let node = world.node(&[]);
+    world.deploy(&world.worker("two"));
+    world.bucket.goes_away();
+    let unanswered = node.reload();
+    assert_eq!((unanswered.status, unanswered.json()["outcome"].clone()), (503, json!("unavailable")));
+    assert_eq!(node.get("/").body, "one");
+    world.bucket.comes_back();
+    assert_eq!(node.reload().json()["outcome"], "adopted");
+    assert_eq!(node.get("/").body, "two");
+}
+
+#[test]
+fn a_damaged_pointer_fails_the_adoption_and_says_so() {
+    let world = World::new();
+    world.deploy(&world.worker("one"));
+    let node = world.node(&[]);
+    world.bucket.write("deploy/current.json", &json!({ "version": 1 }));
+    let failed = node.reload();
+    assert_eq!((failed.status, failed.json()["version"].clone()), (422, json!(null)));
+    assert!(failed.json()["error"].as_str().is_some_and(|error| !error.is_empty()), "{}", failed.body);
+    assert_eq!(node.get("/").body, "one");
+}
+
+#[test]
 fn websockets_of_a_stateful_deployment_are_cut_and_their_clients_may_come_back() {
     let world = World::new();
     let chat = world.directory.path().join("chat");

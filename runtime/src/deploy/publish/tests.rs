@@ -106,6 +106,18 @@ async fn a_busy_store_is_asked_again() {
     publish(&bucket, &location(), &built, None).await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pointer_that_is_not_read_at_once_is_asked_for_again() {
+    let (_project, built) = built("export default {}");
+    let bucket = MemoryBucket::new();
+    let mut asked = 0;
+    bucket.plan(move |operation| {
+        asked += u32::from(matches!(operation, Operation::Get(FLEET_POINTER)));
+        (asked == 1).then_some(Fault::LoseRequest)
+    });
+    publish(&bucket, &location(), &built, None).await.unwrap();
+}
+
 #[tokio::test]
 async fn hooks_end_a_deploy_as_they_say() {
     let (_project, built) = built("export default {}");

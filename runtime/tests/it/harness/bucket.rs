@@ -15,7 +15,7 @@ use super::eventually;
 pub(crate) struct Bucket {
     pub endpoint: String,
     process: Child,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Bucket {
@@ -24,27 +24,21 @@ impl Bucket {
     pub(crate) const SECRET: &str = "test-secret-of-no-worth";
 
     pub(crate) fn start() -> Self {
-        let program = Path::new(env!("CARGO_BIN_EXE_celld-workerd")).with_file_name("scafo-bucketd");
-        assert!(program.is_file(), "{} is missing: run `cargo build -p scafo-bucketd`", program.display());
         let directory = tempfile::tempdir().unwrap();
-        let output = directory.path().join("out");
-        let mut process = Command::new(program)
-            .args(["--listen", "127.0.0.1:0", "--bucket", Self::NAME, "--dir"])
-            .arg(directory.path().join("store"))
-            .env("AWS_ACCESS_KEY_ID", Self::KEY)
-            .env("AWS_SECRET_ACCESS_KEY", Self::SECRET)
-            .stdin(Stdio::null())
-            .stdout(File::create(&output).unwrap())
-            .stderr(File::create(directory.path().join("err")).unwrap())
-            .spawn()
-            .unwrap();
-        let endpoint = eventually("the bucket listens", || {
-            let said = std::fs::read_to_string(&output).unwrap();
-            let ended = process.try_wait().unwrap();
-            assert!(ended.is_none(), "the bucket ended: {ended:?}");
-            Some(said.lines().find_map(|line| line.strip_prefix("listening on "))?.to_owned())
-        });
-        Self { endpoint, process, _directory: directory }
+        let (process, endpoint) = listening(directory.path(), "127.0.0.1:0");
+        Self { endpoint, process, directory }
+    }
+
+    /// Ends it at once: from now on nobody listens there.
+    pub(crate) fn goes_away(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again with what it had, at the same address.
+    pub(crate) fn comes_back(&mut self) {
+        let address = self.endpoint.trim_start_matches("http://").to_owned();
+        (self.process, _) = listening(self.directory.path(), &address);
     }
 
     fn store(&self) -> Arc<S3Bucket> {
@@ -81,6 +75,29 @@ impl Bucket {
         let store = self.store();
         block_on(async move { store.delete(key).await }).unwrap();
     }
+}
+
+fn listening(directory: &Path, address: &str) -> (Child, String) {
+    let program = Path::new(env!("CARGO_BIN_EXE_celld-workerd")).with_file_name("scafo-bucketd");
+    assert!(program.is_file(), "{} is missing: run `cargo build -p scafo-bucketd`", program.display());
+    let output = directory.join("out");
+    let mut process = Command::new(program)
+        .args(["--listen", address, "--bucket", Bucket::NAME, "--dir"])
+        .arg(directory.join("store"))
+        .env("AWS_ACCESS_KEY_ID", Bucket::KEY)
+        .env("AWS_SECRET_ACCESS_KEY", Bucket::SECRET)
+        .stdin(Stdio::null())
+        .stdout(File::create(&output).unwrap())
+        .stderr(File::create(directory.join("err")).unwrap())
+        .spawn()
+        .unwrap();
+    let endpoint = eventually("the bucket listens", || {
+        let said = std::fs::read_to_string(&output).unwrap();
+        let ended = process.try_wait().unwrap();
+        assert!(ended.is_none(), "the bucket ended: {ended:?}");
+        Some(said.lines().find_map(|line| line.strip_prefix("listening on "))?.to_owned())
+    });
+    (process, endpoint)
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
