@@ -34,6 +34,7 @@ use self::capacity::Capacity;
 pub(crate) use self::stage::Meta;
 use self::stage::Stage;
 use crate::auth::Caller;
+use crate::body::announced;
 use crate::figures::Figures;
 use crate::registry::Registry;
 
@@ -118,7 +119,7 @@ impl Intake {
                 "this node has no runtime to deploy with: install celld on it or set `celld.path`, or deploy to another node",
             ));
         }
-        let announced = receive::announced(headers);
+        let announced = announced(headers);
         let mut slot =
             self.capacity.take(announced.unwrap_or(0).min(self.settings.artifact_bytes)).ok_or_else(overloaded)?;
         let id = DeployId::new(application, rand::random());
@@ -183,10 +184,12 @@ fn overloaded() -> Problem {
 /// A failure of the disk while an artifact is staged.
 fn unstaged(error: io::Error) -> Problem {
     match error.kind() {
+        // It does not pass by itself: not one of the codes that are waited for.
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Problem::new(
-            ProblemCode::Draining,
+            ProblemCode::ResourceLimit,
             "the disk of this node is full, nothing was deployed: free some space under its state directory",
-        ),
+        )
+        .titled("The disk of this node is full"),
         _ => Problem::new(ProblemCode::Internal, "the artifact could not be staged"),
     }
     .because(error)

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::HeaderMap;
-use http::header::CONTENT_LENGTH;
 use http_body_util::BodyExt as _;
 use hyper::body::Body as _;
 use scafo_core::problem::{Problem, ProblemCode};
@@ -28,11 +26,6 @@ const BUFFER: usize = 256 * 1024;
 pub(super) struct Limits {
     pub(super) bytes: u64,
     pub(super) within: Duration,
-}
-
-/// The length that the request announces, if it does.
-pub(super) fn announced(headers: &HeaderMap) -> Option<u64> {
-    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Receives `body` into a new file at `path`. When it fails the file is left for its owner to remove.
@@ -82,7 +75,8 @@ pub(super) async fn receive(
 async fn next(body: &mut Body, until: Instant) -> Result<Option<Bytes>, Problem> {
     loop {
         let silent_at = Instant::now() + SILENCE;
-        let frame = tokio::time::timeout_at(until.min(silent_at), body.frame()).await.map_err(|_| too_slow())?;
+        let frame = tokio::time::timeout_at(until.min(silent_at), body.frame()).await;
+        let frame = frame.map_err(|_| if until <= silent_at { too_slow() } else { silent() })?;
         match frame.transpose() {
             Ok(None) => return Ok(None),
             Ok(Some(frame)) => {
@@ -111,6 +105,12 @@ fn too_large(limit: u64) -> Problem {
         format!("the artifact is larger than the {limit} bytes that this node takes (`deploy.artifactBytes`)"),
     )
     .titled("The artifact is too large")
+}
+
+fn silent() -> Problem {
+    let detail =
+        format!("nothing of the artifact arrived for {} s; nothing was deployed, send it again", SILENCE.as_secs());
+    Problem::new(ProblemCode::DeployTimeout, detail)
 }
 
 fn too_slow() -> Problem {

@@ -43,7 +43,7 @@ pub(super) struct Staged {
 }
 
 impl Stage {
-    /// Opens the stage. Gives back the deploys with everything they need, oldest first, and removes the rest.
+    /// Opens the stage. Gives back the deploys with everything they need, oldest first, and removes what was never acknowledged.
     pub(super) fn open(dir: &Path) -> io::Result<(Self, Vec<(Staged, Meta)>)> {
         let dir = dir.join("stage");
         // The group are deploy jobs, where they are users of their own: they read what was unpacked, and nothing else of ours.
@@ -52,9 +52,16 @@ impl Stage {
         for entry in fs::read_dir(&dir)? {
             // Removed when it is dropped.
             let staged = Staged { dir: entry?.path(), stays: false };
-            if let Some(meta) = staged.load() {
-                left.push((Staged { stays: true, dir: staged.dir.clone() }, meta));
-                staged.stay();
+            match staged.load() {
+                Ok(None) => {}
+                Ok(Some(meta)) => {
+                    left.push((Staged { stays: true, dir: staged.dir.clone() }, meta));
+                    staged.stay();
+                }
+                Err(error) => {
+                    tracing::error!(path = %staged.dir.display(), %error, "an acknowledged deploy cannot be read; it is left where it is");
+                    staged.stay();
+                }
             }
         }
         // The registry daemon keeps to the order of acceptance in any case; this one lets the first be unpacked first.
@@ -109,11 +116,25 @@ impl Staged {
         fs::metadata(self.dir.join("meta.json")).and_then(|meta| meta.modified()).ok()
     }
 
-    fn load(&self) -> Option<Meta> {
-        let meta: Meta = serde_json::from_slice(&fs::read(self.dir.join("meta.json")).ok()?).ok()?;
-        let artifact = fs::metadata(self.artifact()).ok()?;
+    /// What is known of it; `Ok(None)` for what was never acknowledged.
+    ///
+    /// # Errors
+    /// It was acknowledged, and what is there does not go together: a person, or a next start with a disk that answers, can tell.
+    fn load(&self) -> io::Result<Option<Meta>> {
+        let text = match fs::read(self.dir.join("meta.json")) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let meta: Meta = serde_json::from_slice(&text)?;
+        let artifact = fs::metadata(self.artifact())?;
         let named = self.dir.file_name().is_some_and(|name| name == meta.id.as_str());
-        (named && artifact.is_file() && artifact.len() == meta.artifact.bytes).then_some(meta)
+        if named && artifact.is_file() && artifact.len() == meta.artifact.bytes {
+            return Ok(Some(meta));
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the artifact is not the one that meta.json describes"))
     }
 }
 
@@ -149,9 +170,6 @@ mod tests {
         staged.complete(&whole).unwrap();
         drop(staged);
         stage.create(&"shop.0000000000000002".parse().unwrap()).unwrap().stay();
-        let mut cut = stage.create(&"shop.0000000000000003".parse().unwrap()).unwrap();
-        fs::write(cut.artifact(), "ab").unwrap();
-        cut.complete(&meta("shop.0000000000000003")).unwrap();
         fs::write(dir.path().join("stage/stray"), "").unwrap();
 
         let (_, left) = Stage::open(dir.path()).unwrap();
@@ -159,6 +177,24 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 1);
         left.into_iter().for_each(|(staged, _)| staged.remove());
         assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_was_acknowledged_and_cannot_be_read_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stage, _) = Stage::open(dir.path()).unwrap();
+        for (id, artifact, text) in [("shop.0000000000000001", "abc", Some("{")), ("shop.0000000000000002", "ab", None)]
+        {
+            let mut staged = stage.create(&id.parse().unwrap()).unwrap();
+            fs::write(staged.artifact(), artifact).unwrap();
+            staged.complete(&meta(id)).unwrap();
+            if let Some(text) = text {
+                fs::write(staged.dir.join("meta.json"), text).unwrap();
+            }
+        }
+        let (_, left) = Stage::open(dir.path()).unwrap();
+        assert!(left.is_empty());
+        assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 2);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::keys::Signer;
 
 /// How long an upload waits for a place: twice the time that the node lets a deploy wait for its turn.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// How long a node may be away while its deploy is followed: it is judged dead after 90 s, and that judgement is worth reading.
+/// How long a node may be away: while its deploy is followed it is judged dead after 90 s, and that judgement is worth reading.
 const AWAY_PATIENCE: Duration = Duration::from_secs(2 * 60);
 /// How long a deploy is followed: the node's own limits (receive 10, queue 5, task 10 minutes) and some.
 const FOLLOW_PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -50,23 +50,30 @@ impl Follower<'_> {
         archive: Archive,
         queue: Queue,
     ) -> Outcome<DeployStatus> {
-        let begun = Instant::now();
         let bytes = archive.bytes;
-        let mut told = false;
+        // What the node said last, and since when it says such things.
+        let mut told = String::new();
+        let mut refusing: Option<(u16, Instant)> = None;
         loop {
             let error = match self.client.upload(application, metadata, archive.clone(), self.signer).await {
                 Ok(accepted) => return Ok(accepted),
                 Err(error) => error,
             };
-            let Some(pause) = come_back(&error, queue).filter(|pause| begun.elapsed() + *pause < QUEUE_PATIENCE) else {
+            let Some(wait) = come_back(&error, queue) else {
                 return Err(error.into_failure("the deploy was not accepted", self.client.api()));
             };
-            if !told {
-                self.progress.note("the node has no place for the deploy at the moment; waiting");
-                told = true;
+            let since =
+                refusing.filter(|(status, _)| *status == wait.status).map_or_else(Instant::now, |(_, since)| since);
+            refusing = Some((wait.status, since));
+            if since.elapsed() + wait.pause >= wait.patience {
+                return Err(error.into_failure("the deploy was not accepted", self.client.api()));
+            }
+            if told != wait.why {
+                self.progress.note(&format!("the node does not take the deploy at the moment: {}; waiting", wait.why));
+                told = wait.why;
             }
             self.progress.step("waiting for a place");
-            sleep(pause).await;
+            sleep(wait.pause).await;
             let _ = self.progress.uploading(bytes);
         }
     }
@@ -116,12 +123,26 @@ const fn doing(state: DeployState) -> &'static str {
     }
 }
 
-/// How long to wait before an upload is sent again; `None` when it must not be.
-fn come_back(error: &CallError, queue: Queue) -> Option<Duration> {
+/// How an upload that was not taken is sent again.
+#[derive(Debug, PartialEq, Eq)]
+struct Wait {
+    pause: Duration,
+    /// How long to go on for while the node answers with this status.
+    patience: Duration,
+    status: u16,
+    /// What the node said.
+    why: String,
+}
+
+/// How to send an upload again; `None` when it must not be.
+fn come_back(error: &CallError, queue: Queue) -> Option<Wait> {
     match (error, queue) {
         (_, Queue::FailAtOnce) => None,
-        (CallError::Refused { status: 429 | 503, retry_after, .. }, Queue::Wait) => {
-            Some(retry_after.unwrap_or(NOT_NOW))
+        (CallError::Refused { status: status @ (429 | 503), retry_after, problem }, Queue::Wait) => {
+            // A place comes as others end. A node that cannot work gets the time of a restart, and then a person has to look.
+            let patience = if *status == 429 { QUEUE_PATIENCE } else { AWAY_PATIENCE };
+            let why = if problem.detail.is_empty() { problem.title() } else { problem.detail.as_str() };
+            Some(Wait { pause: retry_after.unwrap_or(NOT_NOW), patience, status: *status, why: why.to_owned() })
         }
         // Nobody there may mean that nobody will be: that is an error to read, not to wait for. After a break the node may
         // have it already.
@@ -157,21 +178,33 @@ mod tests {
 
     use super::*;
 
-    fn refused(code: ProblemCode, retry_after: Option<u64>) -> CallError {
-        let problem = Problem::new(code, "");
+    fn refused(code: ProblemCode, detail: &str, retry_after: Option<u64>) -> CallError {
+        let problem = Problem::new(code, detail);
         CallError::Refused { status: code.status(), problem, retry_after: retry_after.map(Duration::from_secs) }
     }
 
     #[test]
     fn only_an_upload_that_was_not_taken_is_sent_again() {
-        let overloaded = refused(ProblemCode::DeployOverloaded, Some(3));
-        assert_eq!(come_back(&overloaded, Queue::Wait), Some(Duration::from_secs(3)));
+        let overloaded = refused(ProblemCode::DeployOverloaded, "full", Some(3));
+        assert_eq!(come_back(&overloaded, Queue::Wait).unwrap().pause, Duration::from_secs(3));
         assert_eq!(come_back(&overloaded, Queue::FailAtOnce), None);
-        assert_eq!(come_back(&refused(ProblemCode::Draining, None), Queue::Wait), Some(NOT_NOW));
         for final_ in [ProblemCode::DeploysFrozen, ProblemCode::AuthInvalid, ProblemCode::ResourceLimit] {
-            assert_eq!(come_back(&refused(final_, None), Queue::Wait), None);
+            assert_eq!(come_back(&refused(final_, "", None), Queue::Wait), None);
         }
         assert_eq!(come_back(&CallError::Broken(String::new()), Queue::Wait), None);
+    }
+
+    #[test]
+    fn a_node_that_cannot_work_is_waited_for_in_its_own_words_and_not_for_as_long_as_a_place() {
+        for (code, detail, patience, why) in [
+            (ProblemCode::Draining, "this node is starting", AWAY_PATIENCE, "this node is starting"),
+            (ProblemCode::StoreUnavailable, "", AWAY_PATIENCE, "The bucket does not answer"),
+            (ProblemCode::DeployOverloaded, "full", QUEUE_PATIENCE, "full"),
+        ] {
+            let wait = come_back(&refused(code, detail, None), Queue::Wait).unwrap();
+            let expected = Wait { pause: NOT_NOW, patience, status: code.status(), why: why.to_owned() };
+            assert_eq!(wait, expected);
+        }
     }
 
     #[test]

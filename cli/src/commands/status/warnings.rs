@@ -55,8 +55,9 @@ fn not_adopted(serving: &Serving) -> Option<String> {
         return None;
     }
     let why = serving.error.as_deref().unwrap_or("no reason was given");
+    let serves = if serving.state == ProcessState::Ready { "still serves the one before" } else { "serves nothing" };
     Some(format!(
-        "{} did not take its last deploy and still serves the one before; deploy again with the fault corrected: {why}",
+        "{} did not take its last deploy and {serves}; deploy again with the fault corrected: {why}",
         serving.application
     ))
 }
