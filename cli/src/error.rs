@@ -137,16 +137,15 @@ pub(crate) const fn next_step(code: ProblemCode) -> Option<&'static str> {
         ProblemCode::VersionSkew => Some("bring the nodes that are named to one version of celld"),
         ProblemCode::CapabilityMissing => Some("install celld on this node, or set `celld.path`"),
         ProblemCode::ResourceLimit => {
-            Some("make the project smaller, or raise `deploy.artifactBytes` or `deploy.archiveEntries` on the node")
+            Some("make it smaller, or make more room on the node: the message names what was reached")
         }
         ProblemCode::DeployOverloaded | ProblemCode::Draining => Some("try again in a moment"),
         ProblemCode::StoreUnavailable => {
             Some("check that the node reaches its bucket (`scafo status`), then try again")
         }
         ProblemCode::StoreNonconforming => Some("use a store with conditional writes"),
-        ProblemCode::PublishFailed => {
-            Some("correct what the message names and deploy again; what was served before is served on")
-        }
+        // What is served meanwhile stands in the message, since it depends on how far the deploy came.
+        ProblemCode::PublishFailed => Some("correct what the message names and deploy again"),
         ProblemCode::Internal => Some("look into the node's log; a request id in the message is in the log too"),
         ProblemCode::InvalidInput
         | ProblemCode::InvalidSlug
