@@ -59,7 +59,11 @@ async fn is_alone(core: &Core, fence: Fence) -> Result<bool, Problem> {
     let others = world.nodes.iter().filter(|(id, _)| *id != me).map(|(_, node)| node.record.fence);
     let placed = world.shown.placements.values().map(|placement| placement.fence);
     if let Some(rival) = others.chain(placed).find(|rival| *rival >= fence) {
-        tracing::warn!(fence = fence.0, rival = rival.0, "another run has had this fence or a higher one; claiming above it");
+        tracing::warn!(
+            fence = fence.0,
+            rival = rival.0,
+            "another run has had this fence or a higher one; claiming above it"
+        );
         return Ok(false);
     }
     let lease = core.registry.lease().await?;

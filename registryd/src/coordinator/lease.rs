@@ -296,9 +296,7 @@ fn claiming(write: Write, sent: Mono, doubtful: bool, event: Event, inputs: &Inp
             (State::Claiming { write, sent, doubtful: true }, vec![Effect::Read])
         }
         Event::Read(_) | Event::ReadFailed | Event::Due => (State::Following(None), vec![]),
-        Event::Resign | Event::Surveyed(_) | Event::SurveyFailed => {
-            (State::Claiming { write, sent, doubtful }, vec![])
-        }
+        Event::Resign | Event::Surveyed(_) | Event::SurveyFailed => (State::Claiming { write, sent, doubtful }, vec![]),
         Event::Proven(_) | Event::Overtaken(_) => (State::Claiming { write, sent, doubtful }, vec![]),
     }
 }

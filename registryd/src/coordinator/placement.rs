@@ -12,6 +12,9 @@ use scafo_core::record::{Replicas, UnplacedReason};
 use scafo_core::{ApplicationName, NodeId};
 use sha2::{Digest as _, Sha256};
 
+#[cfg(test)]
+use crate::model::seeds::{Rule, is_broken};
+
 /// A node as placement sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
@@ -74,6 +77,12 @@ pub(crate) fn ideal(wish: &Wish<'_>, nodes: &[Candidate]) -> Ideal {
     let mut scored: Vec<(u64, &NodeId)> = eligible.map(|node| (score(wish.application, &node.id), &node.id)).collect();
     // Equal scores do not happen in practice; the id makes the order total all the same.
     scored.sort_by(|a, b| b.cmp(a));
+    #[cfg(test)]
+    if is_broken(Rule::ScoresAreIndependent) {
+        scored.sort_by_key(|(_, id)| *id);
+        let turn = wish.application.as_str().len() % scored.len().max(1);
+        scored.rotate_left(turn);
+    }
     let eligible = u32::try_from(scored.len()).unwrap_or(u32::MAX);
     let wanted = match wish.replicas {
         Replicas::Count(count) => count.get(),
@@ -205,7 +214,14 @@ mod tests {
     }
 
     fn node(text: &str) -> Candidate {
-        Candidate { id: id(text), labels: BTreeMap::new(), live: true, leaving: false, out: false, serves: Serves::Nothing }
+        Candidate {
+            id: id(text),
+            labels: BTreeMap::new(),
+            live: true,
+            leaving: false,
+            out: false,
+            serves: Serves::Nothing,
+        }
     }
 
     fn labelled(text: &str, region: &str) -> Candidate {

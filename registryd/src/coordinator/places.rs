@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use scafo_core::record::{Adoption, ApplicationRecord, PlacementRecord, ProcessState, Rest, Serving, V1};
 use scafo_core::view::Unplaced;
-use scafo_core::{ApplicationName, NodeId, Problem, ProblemCode, key};
+use scafo_core::{ApplicationName, NodeId};
 use tokio::time::timeout;
 
 use super::placement::{Candidate, Outlook, Serves, Wish, dispensable, next};
@@ -15,7 +15,7 @@ use super::{Holder, Lead};
 use crate::daemon::{Core, Fatal};
 use crate::node::wake::{Look, seen};
 use crate::node::world::{NodeView, World};
-use crate::registry::{Intent, Mono, Step, Stored};
+use crate::registry::{Intent, Mono};
 
 /// Placements written at once, so that one slow key holds up seven others at most for its time.
 const WRITES_AT_ONCE: usize = 8;
@@ -227,7 +227,7 @@ async fn write(core: &Core, lead: &Lead, planned: Planned) -> Outcome {
     let holder = Holder::new(core, lead.fence);
     let intent = Intent::new().under(lead.authority.clone()).within(WRITE);
     let outcome = if restamp {
-        overwrite(core, &intent.once(), &record, &holder).await
+        core.registry.restamp_placement(&intent, &record, &holder).await.map(drop)
     } else {
         core.registry.put_placement(&intent, &record, &holder).await.map(drop)
     };
@@ -242,20 +242,6 @@ async fn write(core: &Core, lead: &Lead, planned: Planned) -> Outcome {
             Outcome::Failed
         }
     }
-}
-
-/// Puts the placement there under this fence even if it says what stands already.
-async fn overwrite(core: &Core, intent: &Intent, record: &PlacementRecord, holder: &Holder<'_>) -> Result<(), Problem> {
-    let key = key::placement(&record.application);
-    let decide = |there: Option<&Stored<PlacementRecord>>| match there.map(|stored| &stored.record) {
-        Some(there) if there.fence > record.fence => Err(Problem::new(
-            ProblemCode::LeaseLost,
-            format!("a coordinator with fence {} has placed `{}`", there.fence.0, record.application),
-        )),
-        Some(there) => Ok(Step::Write(PlacementRecord { rest: there.rest.clone(), ..record.clone() })),
-        None => Ok(Step::Write(record.clone())),
-    };
-    core.registry.engine().change(intent, &key, Some(holder), decide).await.map(drop)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
+use scafo_core::domain::Host;
 use scafo_core::key::{self, prefix};
 use scafo_core::record::{
     Adoption, ApplicationRecord, CoordinatorLease, DomainClaim, Fence, IdentityReservation, NodeRecord,
@@ -34,6 +35,8 @@ pub(super) struct Ledger {
     /// When the record of the lease was last lost or replaced by a copy.
     tampered: Option<Instant>,
     identities: BTreeMap<String, IdentityReservation>,
+    /// As they landed last. None is ever deleted here.
+    applications: BTreeMap<ApplicationName, ApplicationRecord>,
     stale: Vec<Stale>,
     /// The highest number that each writer was told was written, by application.
     pub(super) acknowledged: BTreeMap<(ApplicationName, usize), u64>,
@@ -73,7 +76,7 @@ impl Ledger {
     }
 
     /// A write took place.
-    pub(super) async fn landed(sim: &Sim, run: Run, key: &str, body: &Bytes, before: Option<Before>) {
+    pub(super) fn landed(sim: &Sim, run: Run, key: &str, body: &Bytes, before: Option<Before>) {
         if key == key::LEASE {
             let lease: CoordinatorLease = serde_json::from_slice(body).unwrap();
             sim.ledger().leases.push(body.clone());
@@ -86,10 +89,10 @@ impl Ledger {
             sim.ledger().identity(key, identity);
         } else if key.starts_with(prefix::APPLICATIONS) {
             let application: ApplicationRecord = serde_json::from_slice(body).unwrap();
-            if let Some(published) = application.deployment {
-                sim.published.lock().unwrap().insert(application.name, published);
+            if let Some(published) = application.deployment.clone() {
+                sim.published.lock().unwrap().insert(application.name.clone(), published);
             }
-            one_holder_of_each_host(sim).await;
+            sim.ledger().application(sim, application);
         }
         moment(sim);
     }
@@ -126,6 +129,15 @@ impl Ledger {
         }
     }
 
+    /// A placement leaves.
+    pub(super) fn sends(&mut self, sim: &Sim, run: Run, fence: Fence) {
+        self.acts(sim, run, fence);
+        let holds = sim.machines[run.0].holds(sim.elapsed());
+        if !holds.is_some_and(|hold| hold.run == run.1 && hold.fence == fence) {
+            self.violated(format!("{:?}: {run:?} places under fence {} and does not hold it", sim.elapsed(), fence.0));
+        }
+    }
+
     /// The record of the lease is gone, or an old copy stands in its place.
     pub(super) fn tampered(&mut self) {
         self.tampered = Some(Instant::now());
@@ -140,6 +152,30 @@ impl Ledger {
                 self.stale.push(Stale { machine, record: record.clone(), until });
             }
         }
+    }
+
+    /// A host is one application's, and what is covered by one is nobody else's.
+    fn application(&mut self, sim: &Sim, application: ApplicationRecord) {
+        self.applications.insert(application.name.clone(), application);
+        let mut holders: BTreeMap<&Host, &ApplicationName> = BTreeMap::new();
+        let mut wrong = Vec::new();
+        for application in self.applications.values() {
+            for host in &application.domains {
+                if let Some(other) = holders.insert(host, &application.name) {
+                    wrong.push(format!("{host} is {other}'s and {}'s", application.name));
+                }
+            }
+        }
+        for application in self.applications.values() {
+            for (host, holder) in &holders {
+                let covered = host.parent().is_some_and(|base| application.wildcard_domains.contains(&base));
+                // No name here begins with another's.
+                if covered && **holder != application.name {
+                    wrong.push(format!("{host} of {holder} is covered by {}", application.name));
+                }
+            }
+        }
+        wrong.into_iter().for_each(|wrong| self.violated(format!("{:?}: {wrong}", sim.elapsed())));
     }
 
     fn identity(&mut self, key: &str, identity: IdentityReservation) {
@@ -157,10 +193,8 @@ pub(super) fn moment(sim: &Sim) {
     let mut ledger = sim.ledger();
     let mut holders = Vec::new();
     for (index, machine) in sim.machines.iter().enumerate() {
-        let Some(life) = machine.life.lock().unwrap().clone() else { continue };
-        let lead = life.core.lease.borrow().lead.clone();
-        let Some(lead) = lead.filter(|lead| life.core.mono() < lead.lapses) else { continue };
-        ledger.acts(sim, (index, life.run), lead.fence);
+        let Some(hold) = machine.holds(sim.elapsed()) else { continue };
+        ledger.acts(sim, (index, hold.run), hold.fence);
         holders.push(index);
     }
     // Who holds the lease when its record is lost may not know for what is left of its life.
@@ -185,17 +219,6 @@ fn leads(core: &Core) -> bool {
 
 fn id(core: &Core) -> &str {
     core.settings.node.id.as_str()
-}
-
-async fn one_holder_of_each_host(sim: &Sim) {
-    let mut holders: BTreeMap<String, ApplicationName> = BTreeMap::new();
-    for application in all::<ApplicationRecord>(sim, prefix::APPLICATIONS).await {
-        for host in &application.domains {
-            if let Some(other) = holders.insert(host.to_string(), application.name.clone()) {
-                sim.ledger().violated(format!("{host} is {other}'s and {}'s", application.name));
-            }
-        }
-    }
 }
 
 /// Every record under a prefix, as it is in the store.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::sim::{Life, Process, Sim};
 use crate::daemon::testing::{core_on, settings};
-use crate::daemon::Fatal;
+use crate::daemon::{Core, Fatal};
 use crate::node::adoption::Reloaded;
 use crate::node::apply::Desired;
 use crate::node::disk::Disk;
@@ -161,4 +161,9 @@ fn begin(sim: &Sim, application: &ApplicationName, ready: Instant) -> Process {
         adopted: false,
     };
     Process { status, ready }
+}
+
+/// What the daemon's parts on a machine share, once they are up.
+pub(super) fn core(sim: &Sim, machine: usize) -> Option<Arc<Core>> {
+    sim.machines[machine].core()
 }

@@ -17,13 +17,26 @@ fn application(sim: &Sim) -> ApplicationName {
     sim.dice().pick(&APPLICATIONS).parse().unwrap()
 }
 
+/// One person at work until then, who begins anew when the machine died in the middle of something.
+pub(super) async fn live(sim: Arc<Sim>, machine: usize, nodes: usize, until: Instant) {
+    while Instant::now() < until {
+        sim.until_up(machine).await;
+        tokio::select! {
+            biased;
+            () = sim.machines[machine].killed.notified() => {}
+            () = act(Arc::clone(&sim), machine, nodes, until) => {}
+        }
+    }
+}
+
 /// One person at work until then.
 pub(super) async fn act(sim: Arc<Sim>, machine: usize, nodes: usize, until: Instant) {
     let registry = Registry::new(sim.bucket(machine, sim.next_run()), sim.clock(machine), format!("person-{machine}"));
     race_for_an_id(&registry, machine).await;
-    let mut number = 0;
+    race_for_neighbours(&sim, &registry, machine).await;
     while Instant::now() < until {
-        number += 1;
+        // It only grows, also over a crash.
+        let number = sim.next_run();
         let outcome = one_thing(&sim, &registry, machine, nodes, number).await;
         if let Err(problem) = outcome
             && matches!(problem.code, ProblemCode::Internal | ProblemCode::StoreNonconforming)
@@ -39,6 +52,16 @@ pub(super) async fn act(sim: Arc<Sim>, machine: usize, nodes: usize, until: Inst
 async fn race_for_an_id(registry: &Registry, machine: usize) {
     let contended = crate::registry::testing::key_of(u8::try_from(machine).unwrap());
     let _ = registry.init_operator(&"contended".parse().unwrap(), &contended, true).await;
+}
+
+/// One wants a host with everything below it, the other a host below it: their claims stand under different keys.
+async fn race_for_neighbours(sim: &Sim, registry: &Registry, machine: usize) {
+    let (name, host, wildcard) =
+        if machine.is_multiple_of(2) { ("alpha", "shop.example", true) } else { ("beta", "a.shop.example", false) };
+    let name: ApplicationName = name.parse().unwrap();
+    let _ = registry.create_application(&name).await;
+    sim.ledger().claimed.insert((name.clone(), host.to_owned()));
+    let _ = registry.claim_domain(&claim(&name, host, wildcard), &[]).await;
 }
 
 async fn one_thing(sim: &Sim, registry: &Registry, machine: usize, nodes: usize, number: u64) -> Result<(), Problem> {

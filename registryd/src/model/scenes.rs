@@ -10,10 +10,10 @@ use scafo_core::{ApplicationName, NodeId};
 use tokio::time::{Instant, sleep};
 
 use super::checks::{all, at_rest, placements};
-use super::node::core;
 use super::people::publish;
+use super::seeds::run;
 use super::sim::Sim;
-use super::{TTL, come_to_rest, run, start};
+use super::{TTL, come_to_rest, start};
 use crate::registry::{DrainRequest, Registry};
 
 fn person(sim: &Arc<Sim>, machine: usize) -> Registry {
@@ -134,7 +134,7 @@ fn idle(nodes: usize, applications: usize) -> Vec<f64> {
         sleep(Duration::from_secs(60) * MINUTES).await;
         at_rest(&sim, &all).await.unwrap();
         let rate = |node: &usize| f64::from(u32::try_from(count(node) - before[*node]).unwrap()) / f64::from(MINUTES);
-        let leads = |node: &usize| core(&sim, *node).unwrap().lease.borrow().lead.is_some();
+        let leads = |node: &usize| sim.machines[*node].core().unwrap().lease.borrow().lead.is_some();
         let (mut order, others): (Vec<usize>, Vec<usize>) = all.iter().copied().partition(leads);
         order.extend(others);
         order.iter().map(rate).collect()

@@ -1,6 +1,7 @@
 //! One seed decides everything that chance decides in a history. A failure names it: `SCAFO_TEST_SEED=N` runs that one alone,
 //! `SCAFO_TEST_LONG=1` twenty times as many, `SCAFO_TEST_SEEDS=A..B` those from A to B.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,6 +47,45 @@ pub(crate) fn first_failure(
         }
     });
     failed.into_inner().unwrap()
+}
+
+/// Rules that can be left out, to see whether the checks miss them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// A claimed fence is written and looked for before anything is done under it.
+    FenceIsProven,
+    /// A holder looks at its clock before it sends a placement.
+    GuardIsAsked,
+    /// It does so before each try.
+    GuardIsAskedAgain,
+    /// A changed body under a lower fence is not in force.
+    LateWritesAreHeldBack,
+    /// The store compares tags.
+    UpdatesAreConditional,
+    /// The store creates only what is not there.
+    CreatesAreConditional,
+    /// A claimant looks for neighbours after its write.
+    ClaimantsLookAgain,
+    /// The scores of the nodes do not depend on each other.
+    ScoresAreIndependent,
+}
+
+thread_local! {
+    /// A history runs on one thread.
+    static BROKEN: Cell<Option<Rule>> = const { Cell::new(None) };
+}
+
+/// Whether the history on this thread leaves this rule out.
+pub(crate) fn is_broken(rule: Rule) -> bool {
+    BROKEN.get() == Some(rule)
+}
+
+/// Runs a history without the rule.
+pub(crate) fn breaking<T>(rule: Rule, history: impl FnOnce() -> T) -> T {
+    BROKEN.set(Some(rule));
+    let outcome = history();
+    BROKEN.set(None);
+    outcome
 }
 
 /// Runs one history on one thread and a clock that only moves when nobody has anything to do, so that the seed decides the

@@ -3,64 +3,34 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use scafo_core::record::Published;
+use scafo_core::key;
+use scafo_core::record::{Fence, Published};
 use scafo_core::view::ProcessStatus;
 use scafo_core::{ApplicationName, Timestamp};
-use scafo_store::{Bucket, Cause, ETagForm, Error, Head, ListRequest, MemoryBucket, Object, Page, Put, PutOptions};
-use tokio::sync::{Notify, oneshot};
+use scafo_store::{Bucket, MemoryBucket, PutOptions};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::checks::Ledger;
+use super::seeds::Dice;
 use crate::daemon::Core;
 use crate::node::in_force::Kept;
 use crate::registry::{Clock, Mono};
+
+mod bucket;
+
+pub(super) use self::bucket::SimBucket;
 
 /// How long a node waits for an answer of the store.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The store's clock at the start.
 const WALL: i64 = 1_800_000_000_000;
-
-/// Dice (SplitMix64): the same numbers for a seed whatever version a library has.
-#[derive(Debug)]
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seed ^ 0x5CAF_0000_0000_0000)
-    }
-
-    pub(super) const fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    pub(super) const fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(super) const fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    pub(super) fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.below(to - from))
-    }
-
-    pub(super) fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
-        let index = self.below(from.len() as u64);
-        &from[usize::try_from(index).unwrap()]
-    }
-}
 
 /// How bad the network is, in percent of the requests.
 #[derive(Debug, Clone, Copy)]
@@ -83,8 +53,42 @@ pub(super) struct Machine {
     pub(super) processes: Mutex<BTreeMap<ApplicationName, Process>>,
     fate: Mutex<Fate>,
     pub(super) killed: Notify,
-    pub(super) core: Mutex<Option<Arc<Core>>>,
+    pub(super) life: Mutex<Option<Life>>,
+    pub(super) hold: Mutex<Option<Hold>>,
     pub(super) requests: AtomicU64,
+}
+
+/// The right of a run to coordinate, where there is no daemon to ask.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hold {
+    pub(super) run: u64,
+    pub(super) fence: Fence,
+    pub(super) lapses: Mono,
+}
+
+/// One run of the daemon on a machine.
+#[derive(Debug, Clone)]
+pub(super) struct Life {
+    pub(super) run: u64,
+    pub(super) core: Arc<Core>,
+}
+
+impl Machine {
+    /// Under which right this machine coordinates, by its own clock.
+    pub(super) fn holds(&self, since_start: Duration) -> Option<Hold> {
+        let life = self.life.lock().unwrap().clone();
+        let of_daemon = life.and_then(|life| {
+            let lead = life.core.lease.borrow().lead.clone()?;
+            Some(Hold { run: life.run, fence: lead.fence, lapses: lead.lapses })
+        });
+        let hold = of_daemon.or(*self.hold.lock().unwrap())?;
+        (Mono::at(self.base + since_start) < hold.lapses).then_some(hold)
+    }
+
+    /// What the daemon's parts share, once they are up.
+    pub(super) fn core(&self) -> Option<Arc<Core>> {
+        self.life.lock().unwrap().as_ref().map(|life| Arc::clone(&life.core))
+    }
 }
 
 /// A process of a machine.
@@ -106,6 +110,8 @@ struct Fate {
 pub(super) struct Sim {
     start: Instant,
     pub(super) ttl: Duration,
+    /// Half of the histories never lose it, and keep the stricter rules.
+    pub(super) loses_the_lease: bool,
     dice: Mutex<Dice>,
     pub(super) memory: MemoryBucket,
     pub(super) machines: Vec<Machine>,
@@ -116,6 +122,8 @@ pub(super) struct Sim {
     /// What each application's record says is published, at once when it says so.
     pub(super) published: Mutex<BTreeMap<ApplicationName, Published>>,
     runs: AtomicU64,
+    /// Whether the store lists in whatever order.
+    shuffles: AtomicBool,
 }
 
 /// What befalls one request.
@@ -148,13 +156,15 @@ impl Sim {
             processes: Mutex::default(),
             fate: Mutex::new(Fate { paused: start, cut_off: start, down: start, steps_left: None }),
             killed: Notify::new(),
-            core: Mutex::default(),
+            life: Mutex::default(),
+            hold: Mutex::default(),
             requests: AtomicU64::new(0),
         };
         let machines = (0..machines).map(|index| machine((index, &mut dice))).collect();
         Arc::new(Self {
             start,
             ttl,
+            loses_the_lease: seed % 2 == 1,
             dice: Mutex::new(dice),
             memory: MemoryBucket::new(),
             machines,
@@ -163,6 +173,7 @@ impl Sim {
             ledger: Mutex::default(),
             published: Mutex::default(),
             runs: AtomicU64::new(0),
+            shuffles: AtomicBool::new(false),
         })
     }
 
@@ -172,6 +183,11 @@ impl Sim {
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap()
+    }
+
+    /// From now on pages of listings come in an order of their own.
+    pub(super) fn shuffle_listings(&self) {
+        self.shuffles.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn set_weather(&self, weather: Weather) {
@@ -293,6 +309,20 @@ impl Sim {
         }
     }
 
+    /// Deletes the record of the lease, or puts a copy there that once stood there.
+    pub(super) async fn lose_the_lease(&self) {
+        let copies = self.ledger().leases.clone();
+        self.tick();
+        self.ledger().tampered();
+        if copies.is_empty() || self.dice().chance(40) {
+            self.memory.delete(key::LEASE).await.unwrap();
+        } else {
+            let copy = self.dice().pick(&copies).clone();
+            self.memory.put(key::LEASE, copy, PutOptions::default()).await.unwrap();
+        }
+        self.ledger().tampered();
+    }
+
     fn tick(&self) {
         let now = WALL + i64::try_from(self.elapsed().as_millis()).unwrap();
         self.memory.set_now(Timestamp::from_millis(now));
@@ -336,172 +366,6 @@ impl Clock for SimClock {
     async fn sleep_until(&self, at: Mono) {
         sleep(at.since(self.mono())).await;
         self.sim.while_paused(self.machine).await;
-    }
-}
-
-/// The store as one run on one machine reaches it.
-pub(super) struct SimBucket {
-    sim: Arc<Sim>,
-    machine: usize,
-    run: u64,
-}
-
-impl fmt::Debug for SimBucket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimBucket").field("machine", &self.machine).finish_non_exhaustive()
-    }
-}
-
-impl SimBucket {
-    fn count(&self) {
-        self.sim.machines[self.machine].requests.fetch_add(1, Ordering::Relaxed);
-    }
-
-    async fn read<T: Send>(
-        &self,
-        operation: &'static str,
-        key: &str,
-        read: impl Future<Output = Result<T, Error>> + Send,
-    ) -> Result<T, Error> {
-        self.count();
-        let sim = &self.sim;
-        sim.while_paused(self.machine).await;
-        let (way, there, back) = sim.way(self.machine);
-        let outcome = match way {
-            Way::Through | Way::Conflict | Way::Refused => {
-                sleep(there).await;
-                sim.tick();
-                let value = read.await;
-                sleep(back).await;
-                value
-            }
-            Way::Lost | Way::Unanswered | Way::Late => {
-                sleep(DEADLINE).await;
-                Err(Error::Unavailable { operation, key: key.to_owned(), cause: Cause::new("lost") })
-            }
-            Way::Busy => {
-                sleep(there).await;
-                Err(Error::Busy { operation, key: key.to_owned() })
-            }
-        };
-        sim.while_paused(self.machine).await;
-        outcome
-    }
-
-    /// Sends a change and waits for its answer for as long as a client does.
-    async fn change<T: Send + 'static>(
-        &self,
-        way: &Way,
-        there: Duration,
-        back: Duration,
-        change: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        let (answer, answered) = oneshot::channel();
-        let gives_up = Instant::now() + DEADLINE;
-        let arrives = !matches!(way, Way::Lost);
-        let answers = matches!(way, Way::Through);
-        self.sim.send(async move {
-            if !arrives {
-                return;
-            }
-            sleep(there).await;
-            let outcome = change.await;
-            if answers {
-                sleep(back).await;
-                let _ = answer.send(outcome);
-            }
-        });
-        let outcome = tokio::time::timeout_at(gives_up, answered).await.ok().and_then(Result::ok);
-        if outcome.is_none() {
-            sleep_until(gives_up).await;
-        }
-        outcome
-    }
-}
-
-#[async_trait]
-impl Bucket for SimBucket {
-    async fn get_bounded(&self, key: &str, limit: u64) -> Result<Option<Object>, Error> {
-        self.read("get", key, self.sim.memory.get_bounded(key, limit)).await
-    }
-
-    async fn head(&self, key: &str) -> Result<Option<Head>, Error> {
-        self.read("head", key, self.sim.memory.head(key)).await
-    }
-
-    async fn get_range(&self, key: &str, range: std::ops::Range<u64>) -> Result<Option<Bytes>, Error> {
-        self.read("get", key, self.sim.memory.get_range(key, range)).await
-    }
-
-    async fn put(&self, key: &str, body: Bytes, options: PutOptions) -> Result<Put, Error> {
-        self.count();
-        let sim = &self.sim;
-        sim.while_paused(self.machine).await;
-        sim.step(self.machine).await;
-        let (way, there, back) = sim.way(self.machine);
-        let early = match way {
-            Way::Busy => Some(Put::Busy),
-            Way::Conflict => Some(Put::Conflict),
-            Way::Refused => Some(Put::Refused),
-            Way::Through | Way::Lost | Way::Unanswered | Way::Late => None,
-        };
-        let put = if let Some(early) = early {
-            sleep(there + back).await;
-            early
-        } else {
-            let (world, machine, run, key) = (Arc::clone(sim), self.machine, self.run, key.to_owned());
-            let landing = async move {
-                world.tick();
-                let before = Ledger::before(&world, &key);
-                let put = world.memory.put(&key, body.clone(), options).await.unwrap();
-                if matches!(put, Put::Written(_)) {
-                    Ledger::landed(&world, (machine, run), &key, &body, before).await;
-                }
-                put
-            };
-            self.change(&way, there, back, landing).await.unwrap_or_else(|| Put::Unknown(Cause::new("lost")))
-        };
-        sim.while_paused(self.machine).await;
-        sim.step(self.machine).await;
-        Ok(put)
-    }
-
-    async fn delete(&self, key: &str) -> Result<(), Error> {
-        self.count();
-        let sim = &self.sim;
-        sim.while_paused(self.machine).await;
-        sim.step(self.machine).await;
-        let (way, there, back) = sim.way(self.machine);
-        let way = if matches!(way, Way::Conflict | Way::Refused) { Way::Through } else { way };
-        let unavailable = || Error::Unavailable { operation: "delete", key: key.to_owned(), cause: Cause::new("lost") };
-        let outcome = if matches!(way, Way::Busy) {
-            sleep(there + back).await;
-            Err(Error::Busy { operation: "delete", key: key.to_owned() })
-        } else {
-            let (world, key) = (Arc::clone(sim), key.to_owned());
-            let deleted = self.change(&way, there, back, async move { world.memory.delete(&key).await }).await;
-            deleted.unwrap_or_else(|| Err(unavailable()))
-        };
-        sim.while_paused(self.machine).await;
-        sim.step(self.machine).await;
-        outcome
-    }
-
-    async fn delete_many(&self, keys: &[String]) -> Result<(), Error> {
-        for key in keys {
-            self.delete(key).await?;
-        }
-        Ok(())
-    }
-
-    async fn list_page(&self, request: ListRequest<'_>) -> Result<Page, Error> {
-        self.read("list", request.prefix, self.sim.memory.list_page(request)).await
-    }
-
-    fn use_etag_form(&self, _form: ETagForm) {}
-
-    fn requests(&self) -> u64 {
-        self.sim.machines[self.machine].requests.load(Ordering::Relaxed)
     }
 }
 

@@ -238,7 +238,7 @@ impl Engine {
     }
 
     /// Reads, decides, and writes if what was read still stands; again with full jitter until it does. `guard` is asked
-    /// after each read, right before the write.
+    /// right before each try of the write.
     ///
     /// # Errors
     /// What `decide` and `guard` refuse; `immutable` if the record would move to another key; `cas-conflict` for an
@@ -258,6 +258,16 @@ impl Engine {
         let until = self.clock.mono().after(intent.budget);
         Pursuit { engine: self, intent, backoff: Backoff::default(), until, doubtful: false }
     }
+}
+
+/// How one body is sent.
+#[derive(Clone, Copy)]
+struct Sending<'a> {
+    condition: &'a Condition,
+    /// Ids of the writes before it.
+    before: &'a [String],
+    /// Asked before each try.
+    guard: Option<&'a dyn Guard>,
 }
 
 /// One logical call on its way: what it may still spend, and what is in doubt.
@@ -310,10 +320,8 @@ impl Pursuit<'_> {
                 }
                 None => (Condition::Absent, Vec::new()),
             };
-            if let Some(guard) = guard {
-                guard.check().await?;
-            }
-            if let Some(etag) = self.write(key, to_bytes(&record).into(), &condition, &before).await? {
+            let sending = Sending { condition: &condition, before: &before, guard };
+            if let Some(etag) = self.write(key, to_bytes(&record).into(), sending).await? {
                 let write_id = Some(self.intent.write_id.clone());
                 let stored = Stored { record, etag, write_id, before, last_modified: None };
                 return Ok(Changed { stored, written: true, doubtful: false });
@@ -353,13 +361,8 @@ impl Pursuit<'_> {
     }
 
     /// One conditional write to its end: the tag of the new body, or `None` if the condition does not hold.
-    async fn write(
-        &mut self,
-        key: &str,
-        body: Bytes,
-        condition: &Condition,
-        before: &[String],
-    ) -> Result<Option<ETag>, Problem> {
+    async fn write(&mut self, key: &str, body: Bytes, sending: Sending<'_>) -> Result<Option<ETag>, Problem> {
+        let Sending { condition, before, guard } = sending;
         let write_id = &self.intent.write_id;
         let mut settling = Settling::new(condition, write_id);
         let mut metadata: BTreeMap<String, String> = [(WRITE_ID.to_owned(), write_id.clone())].into();
@@ -368,6 +371,9 @@ impl Pursuit<'_> {
         }
         loop {
             self.authorised()?;
+            if let Some(guard) = guard {
+                guard.check().await?;
+            }
             let options = PutOptions {
                 condition: condition.clone(),
                 metadata: metadata.clone(),

@@ -27,6 +27,24 @@ impl Registry {
         self.engine().change(&intent, &key, Some(holder), decide).await
     }
 
+    /// As [`Registry::put_placement`], also over a record that says the same already: nodes hold that body back.
+    ///
+    /// # Errors
+    /// As [`Registry::put_placement`].
+    pub async fn restamp_placement(
+        &self,
+        intent: &Intent,
+        placement: &PlacementRecord,
+        holder: &dyn Guard,
+    ) -> Result<Changed<PlacementRecord>, Problem> {
+        let intent = intent.clone().once();
+        let key = placement.key();
+        let decide = |there: Option<&Stored<PlacementRecord>>| {
+            over(there.map(|stored| &stored.record), placement).map(Step::Write)
+        };
+        self.engine().change(&intent, &key, Some(holder), decide).await
+    }
+
     /// The placement of the application, if there is one.
     ///
     /// # Errors
@@ -60,16 +78,21 @@ impl Registry {
 }
 
 fn place(there: Option<&PlacementRecord>, placement: &PlacementRecord) -> Result<Step<PlacementRecord>, Problem> {
-    let Some(there) = there else { return Ok(Step::Write(placement.clone())) };
+    let next = over(there, placement)?;
+    let same = |there: &PlacementRecord| {
+        there.nodes == next.nodes && there.wanted == next.wanted && there.reason == next.reason
+    };
+    Ok(if there.is_some_and(same) { Step::Keep } else { Step::Write(next) })
+}
+
+/// What to write over `there`.
+fn over(there: Option<&PlacementRecord>, placement: &PlacementRecord) -> Result<PlacementRecord, Problem> {
+    let Some(there) = there else { return Ok(placement.clone()) };
     if there.fence > placement.fence {
         let detail = format!("a newer coordinator (fence {}) has placed `{}`", there.fence.0, placement.application);
         return Err(Problem::new(ProblemCode::LeaseLost, detail));
     }
-    let same = there.nodes == placement.nodes && there.wanted == placement.wanted && there.reason == placement.reason;
-    if same {
-        return Ok(Step::Keep);
-    }
-    Ok(Step::Write(PlacementRecord { rest: there.rest.clone(), ..placement.clone() }))
+    Ok(PlacementRecord { rest: there.rest.clone(), ..placement.clone() })
 }
 
 #[cfg(test)]

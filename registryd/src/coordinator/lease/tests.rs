@@ -144,9 +144,10 @@ fn of_a_fence_that_another_has_its_claimant_lets_go_and_claims_above_it() {
         assert_eq!((&let_go, effects), (&State::Following(None), vec![Effect::StepDown]));
         // The fence of the lease is its own, and the other's stands in that one's record.
         let (waits, _) = surveyed(go(let_go.clone(), Event::Read(Some(body("new", "me", 9))), 17), 11, 17);
-        assert_eq!(surveyed(go(waits, Event::Read(Some(body("new", "me", 9))), 32), 11, 32).1, [
-            Effect::Write(write(12, Some("new")))
-        ]);
+        assert_eq!(
+            surveyed(go(waits, Event::Read(Some(body("new", "me", 9))), 32), 11, 32).1,
+            [Effect::Write(write(12, Some("new")))]
+        );
         let again = surveyed(go(let_go, Event::Read(Some(body("new", "me", 9))), 17), 9, 17);
         assert_eq!(again.1, [Effect::Write(write(10, Some("new")))]);
     }
