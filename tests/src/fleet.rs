@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
+use crate::node::Place;
 use crate::stores::Store;
 use crate::{Node, process};
 
@@ -65,6 +66,22 @@ impl Fleet {
 
     /// The same with more environment.
     pub async fn node_with(&self, id: &str, more: &[(&str, &str)]) -> Node {
+        self.node_at(&Place::default(), id, more).await
+    }
+
+    /// The same somewhere else.
+    ///
+    /// # Panics
+    /// When the node does not start.
+    pub async fn node_at(&self, place: &Place, id: &str, more: &[(&str, &str)]) -> Node {
+        self.try_node_at(place, id, more).await.unwrap_or_else(|error| panic!("{id} did not start: {error}"))
+    }
+
+    /// The same; a node that does not start gives what it printed.
+    ///
+    /// # Errors
+    /// The text of standard error.
+    pub async fn try_node_at(&self, place: &Place, id: &str, more: &[(&str, &str)]) -> Result<Node, String> {
         let ports = {
             let mut held = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
             held.entry(id.to_owned()).or_insert_with(next_ports).clone()
@@ -74,7 +91,7 @@ impl Fleet {
         environment.extend(more);
         environment.push(("SCAFO_NODE_ID", id));
         environment.push(("SCAFO_CELLD_PORT_RANGE", &ports));
-        Node::start_in(&self.dir.path().join(id), &environment).await
+        Node::try_start_at(place, &self.dir.path().join(id), &environment).await
     }
 }
 

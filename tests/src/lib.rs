@@ -7,6 +7,7 @@ pub mod api;
 pub mod fault_proxy;
 pub mod fleet;
 pub mod ingresses;
+pub mod linear;
 pub mod load;
 pub mod node;
 pub mod process;

@@ -62,6 +62,45 @@ pub struct Pids {
 pub const DAEMONS: [&str; 5] =
     ["scafo-registryd", "scafo-routerd", "scafo-apiserver", "scafo-bucketd", "scafo-ingressd"];
 
+/// Where a node runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The address of its API and its ingress.
+    pub address: String,
+    /// The network namespace of all its processes; `None` for the test's own.
+    pub namespace: Option<String>,
+}
+
+impl Default for Place {
+    /// The loopback address that everybody uses.
+    fn default() -> Self {
+        Self { address: "127.0.0.1".to_owned(), namespace: None }
+    }
+}
+
+impl Place {
+    /// Another loopback address of this machine.
+    pub fn loopback(address: &str) -> Self {
+        Self { address: address.to_owned(), namespace: None }
+    }
+
+    fn scafo(&self) -> Command {
+        let Some(namespace) = &self.namespace else { return scafo() };
+        let plain = scafo();
+        // It becomes the command, with the same process id.
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(plain.as_std().get_program());
+        for (name, value) in plain.as_std().get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+}
+
 /// A running node.
 pub struct Node {
     /// What it said when it was ready.
@@ -94,11 +133,21 @@ impl Node {
     /// # Errors
     /// The text of standard error.
     pub async fn try_start_in(state: &Path, environment: &[(&str, &str)]) -> Result<Self, String> {
+        Self::try_start_at(&Place::default(), state, environment).await
+    }
+
+    /// The same somewhere else.
+    ///
+    /// # Errors
+    /// The text of standard error.
+    pub async fn try_start_at(place: &Place, state: &Path, environment: &[(&str, &str)]) -> Result<Self, String> {
         let log = state.with_extension("log");
         let stderr = std::fs::File::options().create(true).append(true).open(&log).expect("a log file");
         let before = stderr.metadata().map_or(0, |m| usize::try_from(m.len()).unwrap_or(0));
-        let mut child = scafo()
-            .args(["dev", "--json", "--api-listen", "127.0.0.1:0", "--ingress-listen", "127.0.0.1:0", "--state-dir"])
+        let any_port = format!("{}:0", place.address);
+        let mut child = place
+            .scafo()
+            .args(["dev", "--json", "--api-listen", &any_port, "--ingress-listen", &any_port, "--state-dir"])
             .arg(state)
             .envs(environment.iter().copied())
             .stdout(Stdio::piped())
@@ -183,7 +232,8 @@ impl Node {
     pub async fn kill_daemon(&self, name: &str) {
         let old = self.daemon(name).unwrap_or_else(|| panic!("{name} runs"));
         process::signal(old.pid, Signal::SIGKILL);
-        wait::until(&format!("another {name}"), Duration::from_secs(30), || async {
+        // Each of ten kills doubles the pause, to 30 s.
+        wait::until(&format!("another {name}"), Duration::from_secs(90), || async {
             self.daemon(name).filter(|new| new.pid != old.pid)
         })
         .await;

@@ -2,6 +2,7 @@
 
 use http::{Method, StatusCode};
 use scafo_core::problem::{Problem, ProblemCode};
+use scafo_proto::transport::Operation;
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Harness};
@@ -236,8 +237,9 @@ async fn a_large_listing_is_compressed_for_who_accepts_it() {
     assert!(read == plain.body && packed.body.len() < plain.body.len() / 5);
 }
 
+/// Whether it was removed by the try whose answer was lost is for the registry to say, which knows the operation.
 #[tokio::test]
-async fn what_a_lost_try_may_have_removed_is_not_said_to_be_missing() {
+async fn a_removal_that_is_tried_again_is_the_same_operation_and_its_answer_is_passed_on() {
     for (method, path) in [
         (Method::DELETE, "/v1/applications/shop"),
         (Method::DELETE, "/v1/applications/shop/domains/shop.example"),
@@ -246,11 +248,31 @@ async fn what_a_lost_try_may_have_removed_is_not_said_to_be_missing() {
         let harness = Harness::start().await;
         settle(&harness);
         harness.registry.world().refuse = Some(Problem::new(ProblemCode::NotFound, "no such thing"));
-        let first = send(&harness, method.clone(), path, "root", "").await;
-        assert_eq!(first.problem(), "not-found", "{path}");
-        harness.registry.world().lose_answers = 1;
-        let second = send(&harness, method, path, "root", "").await;
-        assert_eq!(second.problem(), "draining", "{path}");
-        assert!(second.json()["detail"].as_str().unwrap().contains("ask again"));
+        harness.registry.world().lose_answers = 2;
+        let answer = send(&harness, method.clone(), path, "root", "").await;
+        assert_eq!(answer.problem(), "not-found", "{path}");
+        let tries = std::mem::take(&mut harness.registry.world().administered.operations);
+        assert_eq!(tries, [tries[0]; 3], "{path}");
+        send(&harness, method, path, "root", "").await;
+        assert_ne!(harness.registry.world().administered.operations, [tries[0]], "another call is another operation");
+    }
+}
+
+#[tokio::test]
+async fn only_a_forwarding_node_says_which_operation_it_is() {
+    let harness = Harness::start().await;
+    settle(&harness);
+    let named = Operation::fresh();
+    let name = named.to_string();
+    for (by, mark, same) in [("n1", "1", true), ("n1", "0", false), ("root", "1", false)] {
+        let authorization = harness.token(by);
+        let headers = [
+            ("authorization", authorization.as_str()),
+            (scafo_core::token::FORWARDED, mark),
+            (scafo_core::token::OPERATION, name.as_str()),
+        ];
+        harness.send(Method::DELETE, "/v1/applications/shop", &headers, "").await;
+        let seen = harness.registry.world().administered.operations.pop();
+        assert_eq!(seen == Some(named), same, "{by} {mark}");
     }
 }

@@ -7,6 +7,7 @@ use scafo_core::problem::{Problem, ProblemCode};
 use scafo_proto::registry::administration_server::Administration;
 use scafo_proto::registry::*;
 use scafo_proto::status::to_status;
+use scafo_proto::transport::Operation;
 use serde_json::{Value, json};
 use tonic::{Request, Response, Status};
 
@@ -22,6 +23,8 @@ pub(crate) struct Administered {
     pub(crate) trust: BTreeMap<String, Value>,
     /// What a delete answers: status, content type, and the body in pieces.
     pub(crate) deleted: Option<(u32, String, Vec<Bytes>)>,
+    /// The operations of calls that remove something, one for each try.
+    pub(crate) operations: Vec<Operation>,
     /// Every call, with who made it and what it said.
     pub(crate) asked: Vec<(&'static str, String, Value)>,
 }
@@ -125,6 +128,7 @@ impl Administration for FakeRegistry {
     }
 
     async fn release_domain(&self, request: Request<ReleaseDomainRequest>) -> Reply<DomainReply> {
+        self.world().administered.operations.push(Operation::of(&request));
         let ReleaseDomainRequest { caller, application, host } = request.into_inner();
         let mut world = self.world();
         world.note("release", caller.as_ref(), json!([application, host]))?;
@@ -136,6 +140,7 @@ impl Administration for FakeRegistry {
         &self,
         request: Request<DeleteApplicationRequest>,
     ) -> Reply<Self::DeleteApplicationStream> {
+        self.world().administered.operations.push(Operation::of(&request));
         let DeleteApplicationRequest { caller, application, force, forwarded } = request.into_inner();
         let mut world = self.world();
         let what = json!({ "application": application, "force": force, "forwarded": forwarded });
@@ -175,6 +180,7 @@ impl Administration for FakeRegistry {
     }
 
     async fn revoke_operator(&self, request: Request<RevokeOperatorRequest>) -> Reply<RevokeOperatorReply> {
+        self.world().administered.operations.push(Operation::of(&request));
         let RevokeOperatorRequest { caller, id } = request.into_inner();
         self.world().note("revoke", caller.as_ref(), json!(id))?;
         Ok(Response::new(RevokeOperatorReply {}))

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scafo_core::record::{CoordinatorLease, Rest, V1};
-use scafo_core::{NodeId, Timestamp};
+use scafo_core::view::RecordFault;
+use scafo_core::{NodeId, Problem, ProblemCode, Timestamp, key};
 use scafo_store::{Condition, Put};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -102,6 +103,7 @@ impl Driver {
         let landed = matches!(done.event, Event::Written { .. });
         if landed || matches!(done.event, Event::Read(_)) {
             self.core.lease.send_modify(|view| {
+                view.fault = None;
                 let fence = done.record.as_ref().map(|record| record.fence);
                 if view.record != done.record {
                     // A copy from earlier is no sign of life.
@@ -211,9 +213,26 @@ async fn read(core: &Core) -> Done {
         }
         Err(problem) => {
             tracing::debug!(?problem, "the lease cannot be read");
+            note_fault(core, &problem);
             Done { event: Event::ReadFailed, record: None, failed: true }
         }
     }
+}
+
+/// Shows a record that is no lease, which stays until somebody removes it. A bucket without an answer is another matter.
+fn note_fault(core: &Core, problem: &Problem) {
+    if problem.code != ProblemCode::StoreNonconforming {
+        return;
+    }
+    let fault = Some(RecordFault { key: key::LEASE.to_owned(), error: problem.detail.clone() });
+    core.lease.send_if_modified(|view| {
+        let news = view.fault != fault;
+        if news {
+            tracing::warn!(?problem, "the lease cannot be read, so that nobody can coordinate");
+            view.fault.clone_from(&fault);
+        }
+        news
+    });
 }
 
 fn body(stored: Stored<CoordinatorLease>) -> Body {

@@ -13,6 +13,7 @@ mod retention;
 
 use async_trait::async_trait;
 use scafo_core::record::{CoordinatorLease, Fence};
+use scafo_core::view::RecordFault;
 use scafo_core::{Problem, ProblemCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,10 @@ pub(crate) struct LeaseView {
     pub(crate) seen: LeaseSeen,
     /// Present while this node coordinates.
     pub(crate) lead: Option<Lead>,
+    /// Why the record cannot be read, when it stands and cannot: until somebody removes it, nobody coordinates.
+    pub(crate) fault: Option<RecordFault>,
+    /// What the last sweep of this node could not read, while it coordinates.
+    pub(crate) swept: Vec<RecordFault>,
 }
 
 /// The authority to coordinate.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
+use scafo_core::view::RecordFault;
 use scafo_core::{ApplicationName, Problem, key};
 
 use super::{Lead, retention};
@@ -32,6 +33,13 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
         if let Err(problem) = orphans(&core, &lead, &mut claims).await {
             tracing::warn!(?problem, "a sweep of orphans did not go through; the next one goes on");
         }
+        let bad = deploys.bad().chain(claims.bad());
+        let bad = bad.map(|(key, problem)| RecordFault { key: key.to_owned(), error: problem.detail }).collect();
+        core.lease.send_if_modified(|view| {
+            let news = view.swept != bad;
+            view.swept = bad;
+            news
+        });
         if next_retention > core.mono() {
             continue;
         }

@@ -7,5 +7,6 @@ mod conformance;
 mod faults;
 mod history;
 mod lies;
+mod registers;
 mod registry;
 mod support;

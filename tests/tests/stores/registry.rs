@@ -40,13 +40,13 @@ const FAULTS: [Fault; 12] = [
 ];
 
 /// Three nodes on one store.
-struct Fleet {
+pub(crate) struct Fleet {
     store: Store,
-    nodes: Vec<(FaultProxy, Arc<Registry>)>,
+    pub(crate) nodes: Vec<(FaultProxy, Arc<Registry>)>,
 }
 
 impl Fleet {
-    async fn start(seed: u64) -> Self {
+    pub(crate) async fn start(seed: u64) -> Self {
         let store = Store::bucketd().await;
         let mut nodes = Vec::new();
         for node in 0..NODES {
@@ -57,7 +57,7 @@ impl Fleet {
         Self { store, nodes }
     }
 
-    fn misbehave(&self) {
+    pub(crate) fn misbehave(&self) {
         for (proxy, _) in &self.nodes {
             for fault in FAULTS {
                 proxy.push(Rule::new(fault).on([Operation::Get, Operation::Put]).percent(3));
@@ -65,7 +65,7 @@ impl Fleet {
         }
     }
 
-    fn registry(&self, number: usize) -> Arc<Registry> {
+    pub(crate) fn registry(&self, number: usize) -> Arc<Registry> {
         Arc::clone(&self.nodes[number % NODES].1)
     }
 
@@ -75,7 +75,7 @@ impl Fleet {
 
     /// Makes sure that the run was hard, far below what is to be expected: a tenth of the requests faulty, and some answer to
     /// a conditional write that had taken place lost.
-    fn assert_hard(&self) {
+    pub(crate) fn assert_hard(&self) {
         let (mut faulty, mut all, mut lost) = (0, 0, 0);
         for (proxy, _) in &self.nodes {
             let counts = proxy.counts();
@@ -91,11 +91,11 @@ impl Fleet {
 }
 
 /// What a caller may be told when nobody knows, or when others were quicker for half a minute.
-fn is_undecided(problem: &Problem) -> bool {
+pub(crate) fn is_undecided(problem: &Problem) -> bool {
     matches!(problem.code, ProblemCode::StoreUnavailable | ProblemCode::CasConflict)
 }
 
-fn application(number: usize) -> ApplicationName {
+pub(crate) fn application(number: usize) -> ApplicationName {
     format!("app-{number}").parse().unwrap()
 }
 
@@ -106,7 +106,7 @@ async fn add(registry: &Registry, name: &ApplicationName, label: String, start: 
         record.labels.get_or_insert_default().insert(label.clone(), "1".to_owned());
         Ok(())
     };
-    match registry.update_application(&Intent::new(), name, mutate).await {
+    match registry.update_application(&Intent::new().or_overtaken(), name, mutate).await {
         Ok(changed) => {
             let told = changed.stored.record.labels.unwrap_or_default().into_keys().collect();
             Some(Update { label, began, ended: start.elapsed(), told })
