@@ -192,3 +192,43 @@ func TestSettingsThatCannotWorkAreRefusedWithoutTheToken(t *testing.T) {
 		}
 	}
 }
+
+// What a node takes for its answer comes on top of the interval, and a node that does not answer is given up after 10 s.
+func TestPollsAreApartByTheIntervalAndGivenUpAfterTenSeconds(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	const slow = 400 * time.Millisecond
+	began := make(chan time.Time, 16)
+	n.answerPolls(func(w http.ResponseWriter, _ *http.Request) {
+		began <- time.Now()
+		time.Sleep(slow)
+		_, _ = io.WriteString(w, `{"v":1,"routes":[]}`)
+	})
+	s := n.settings("paced")
+	s.pollInterval = 300 * time.Millisecond
+	if _, err := acquire(s); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = release(s) }()
+	first := <-began
+	for range 3 {
+		next := <-began
+		if apart := next.Sub(first); apart < slow+s.pollInterval {
+			t.Errorf("two polls are %v apart: that is a schedule", apart)
+		}
+		first = next
+	}
+
+	p, _ := observed(t, n)
+	left := make(chan struct{})
+	n.answerPolls(func(_ http.ResponseWriter, r *http.Request) {
+		<-r.Context().Done()
+		left <- struct{}{}
+	})
+	started := time.Now()
+	go p.poll(t.Context())
+	<-left
+	if took := time.Since(started); took < pollLimit-100*time.Millisecond || took > 3*pollLimit {
+		t.Errorf("a node that does not answer was given up after %v", took)
+	}
+}

@@ -52,6 +52,13 @@ pub fn mentioning(text: &str) -> Vec<Process> {
     all().into_iter().filter(|p| mentions(p.pid, "cmdline") || mentions(p.pid, "environ")).collect()
 }
 
+/// Bytes of memory that a process holds now; 0 once it has ended.
+pub fn resident(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let held = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    held.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or_default() * 1024
+}
+
 /// Sends a signal; a process that has ended already is fine.
 pub fn signal(pid: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("process ids fit"));

@@ -99,7 +99,8 @@ impl Shared {
             "/v1/ingress/routes/traefik" => Format::Traefik,
             _ => return reply(404, Vec::new()),
         };
-        let attributes = Attributes::new(&["web".to_owned()], self.tls.as_ref());
+        let entry_point = if self.tls.is_some() { super::SECURE } else { "web" };
+        let attributes = Attributes::new(&[entry_point.to_owned()], self.tls.as_ref());
         let view = View { format, prefer: (query == "prefer=self").then_some(&own), attributes: &attributes };
         let body = view.write(&Routing::of(document).expect("addresses of the test"));
         Reply { media_type: "application/json", cut, ..reply(200, body) }

@@ -27,6 +27,10 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const START_TRIES: u32 = 3;
 /// Pause between two polls: what a test waits for, and no more than a debug build answers without effort.
 const POLL: &str = "250ms";
+/// The certificate resolver of a Traefik with certificates.
+pub const RESOLVER: &str = "authority";
+/// Its entry point for HTTPS.
+pub const SECURE: &str = "websecure";
 
 /// Where an ingress pulls its document.
 #[derive(Debug, Clone)]
@@ -90,7 +94,7 @@ impl Ingress {
     /// When it is not installed or does not start.
     pub async fn start(kind: Kind, source: &Source) -> Self {
         match kind {
-            Kind::Traefik | Kind::OldestTraefik => retried(|| traefik(kind, source, "INFO")).await,
+            Kind::Traefik | Kind::OldestTraefik => retried(|| traefik(kind, source, "INFO", None)).await,
             Kind::Caddy => retried(|| caddy(source, None)).await,
             Kind::Ingressd => ingressd(source).await,
         }
@@ -109,7 +113,16 @@ impl Ingress {
     /// # Panics
     /// As [`Ingress::start`].
     pub async fn verbose_traefik(source: &Source) -> Self {
-        retried(|| traefik(Kind::Traefik, source, "DEBUG")).await
+        retried(|| traefik(Kind::Traefik, source, "DEBUG", None)).await
+    }
+
+    /// Starts a Traefik that gets the certificates that its routers ask the resolver [`RESOLVER`] for, and serves on
+    /// [`SECURE`] beside `web`.
+    ///
+    /// # Panics
+    /// As [`Ingress::start`].
+    pub async fn traefik_with_certificates(kind: Kind, source: &Source, authority: &Authority) -> Self {
+        retried(|| traefik(kind, source, "INFO", Some(authority))).await
     }
 
     /// Starts a Caddy that gets certificates on demand and keeps them in the fleet.
@@ -202,12 +215,14 @@ async fn retried(start: impl Fn() -> Ingress) -> Ingress {
     panic!("an ingress does not start:\n{last}")
 }
 
-fn traefik(kind: Kind, source: &Source, level: &str) -> Ingress {
+fn traefik(kind: Kind, source: &Source, level: &str, authority: Option<&Authority>) -> Ingress {
     let dir = TempDir::new().expect("a temporary directory");
-    let [port] = free_ports();
+    let [free, https] = free_ports();
+    // Where the authority looks for challenges, they are answered.
+    let port = authority.map_or(free, Authority::challenges);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     // A file, because the token must not be in the arguments; JSON is YAML too.
-    let config = serde_json::json!({
+    let mut config = serde_json::json!({
         "global": {"checkNewVersion": false, "sendAnonymousUsage": false},
         "log": {"level": level, "format": "json"},
         "entryPoints": {"web": {"address": address.to_string()}},
@@ -221,12 +236,23 @@ fn traefik(kind: Kind, source: &Source, level: &str) -> Ingress {
             },
         },
     });
+    let mut command = Command::new(tools::find(if kind == Kind::OldestTraefik { "traefik-oldest" } else { "traefik" }));
+    if let Some(authority) = authority {
+        config["entryPoints"][SECURE] = serde_json::json!({"address": format!("127.0.0.1:{https}")});
+        config["certificatesResolvers"][RESOLVER]["acme"] = serde_json::json!({
+            "email": "ops@example.com",
+            "storage": dir.path().join("acme.json"),
+            "caServer": authority.directory(),
+            "httpChallenge": {"entryPoint": "web"},
+        });
+        command.env("LEGO_CA_CERTIFICATES", authority.roots());
+    }
     let path = dir.path().join("traefik.yml");
     write(&path, &config.to_string());
-    let mut command = Command::new(tools::find(if kind == Kind::OldestTraefik { "traefik-oldest" } else { "traefik" }));
     command.arg(format!("--configfile={}", path.display()));
     let leash = Leash::start(&command, &dir.path().join("log"));
-    Ingress { kind, address, https: None, leash, _dir: dir }
+    let https = authority.map(|_| SocketAddr::from(([127, 0, 0, 1], https)));
+    Ingress { kind, address, https, leash, _dir: dir }
 }
 
 fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {

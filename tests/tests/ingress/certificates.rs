@@ -6,11 +6,15 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use reqwest::Method;
 use reqwest::tls::TlsInfo;
+use scafo_core::settings::TraefikTls;
+use scafo_tests::fault_proxy::{Exchange, FaultProxy, Operation};
 use scafo_tests::fleet::Fleet;
 use scafo_tests::ingresses::authority::Authority;
-use scafo_tests::ingresses::{Ingress, Source};
+use scafo_tests::ingresses::echo::Echo;
+use scafo_tests::ingresses::fake_node::{FakeNode, Says};
+use scafo_tests::ingresses::{Ingress, Kind, RESOLVER, Source};
 use scafo_tests::{Node, Project, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::nodes::{deploy, until_served_by};
 use crate::storage::status;
@@ -78,6 +82,16 @@ async fn certificates_are_ordered_once_for_all_ingresses_and_only_for_names_of_t
         } else {
             assert_eq!(certificates, first, "another certificate was issued");
         }
+    }
+    // And the three at once, started again with nothing on their disks.
+    let again = [&a, &b, &a].map(|node| async {
+        let caddy = Ingress::caddy_with_certificates(&Source::of(&node.dev), &authority).await;
+        caddy.until_answered("shop.fleet.example", "/", 200, "the shop", LIMIT).await;
+        futures_util::future::join_all(names.map(|name| shown(caddy.https(), name))).await
+    });
+    for certificates in futures_util::future::join_all(again).await {
+        let certificates: Vec<Vec<u8>> = certificates.into_iter().flatten().map(|(bytes, _)| bytes).collect();
+        assert_eq!(certificates, first, "another certificate was issued");
     }
     assert_eq!(authority.orders(), 2, "{}", authority.log());
 
@@ -163,4 +177,109 @@ async fn an_ingress_that_is_killed_with_a_lock_does_not_keep_it() {
     assert_eq!(authority.orders(), 1, "{}", authority.log());
     a.stop().await;
     b.stop().await;
+}
+
+/// A router asks for the certificate of its host, or for the wildcard that the operator named; the wildcard key asks for none,
+/// and what it answers is served with whatever certificate Traefik has.
+#[tokio::test(flavor = "multi_thread")]
+async fn traefik_gets_the_certificates_that_its_routers_ask_for_and_none_for_a_wildcard_key() {
+    drop(scafo_tests::load::client());
+    let tls = TraefikTls {
+        cert_resolver: RESOLVER.to_owned(),
+        wildcard_bases: vec!["covered.example".parse().unwrap()],
+    };
+    let (node, echo) = (FakeNode::with_tls(Some(tls)).await, Echo::start(1).await);
+    let upstreams = json!([{"node": "n1", "address": format!("127.0.0.1:{}", echo.ports()[0])}]);
+    let hosts = ["*.shop.example", "shop.example", "www.covered.example"];
+    let route = |host: &str| json!({"host": host, "application": "shop", "upstreams": upstreams.clone()});
+    let document = json!({"v": 1, "routes": hosts.map(route)});
+    node.say(Says::Document(serde_json::from_value(document).unwrap()));
+    let kinds: &[Kind] = if crate::long() { &[Kind::Traefik, Kind::OldestTraefik] } else { &[Kind::Traefik] };
+    for kind in kinds {
+        let authority = Authority::start().await;
+        let traefik = Ingress::traefik_with_certificates(*kind, &node.source(), &authority).await;
+        let (common, status) = wait::until("an answer over HTTPS", LIMIT, || async {
+            shown(traefik.https(), "x.shop.example").await.filter(|(_, status)| *status == 200)
+        })
+        .await;
+        assert_eq!(status, 200);
+        wait::until("a certificate of its own", HANDSHAKE_LIMIT, || async {
+            let (certificate, status) = shown(traefik.https(), "shop.example").await?;
+            (certificate != common && status == 200).then_some(())
+        })
+        .await;
+        // This authority grants no wildcard for an answer over HTTP; the router is served all the same.
+        let (certificate, status) = shown(traefik.https(), "www.covered.example").await.unwrap();
+        assert!(certificate == common && status == 200, "{status}");
+        let (certificate, status) = shown(traefik.https(), "x.shop.example").await.unwrap();
+        assert!(certificate == common && status == 200, "{status}");
+        assert_eq!(shown(traefik.https(), "nobody.example").await.unwrap().1, 404);
+        let log = traefik.log();
+        assert!(log.contains("*.covered.example") && !log.contains("*.shop.example"), "{log}");
+        // Nothing answers without TLS where certificates are served.
+        assert_eq!(traefik.ask("shop.example", "/").await.unwrap().status, 404);
+    }
+}
+
+/// Ingresses that have nothing to do leave the bucket alone, however many certificates there are, and locks never move the hint
+/// that tells the nodes to look at the registry.
+#[tokio::test(flavor = "multi_thread")]
+async fn ingresses_at_rest_ask_the_bucket_for_nothing() {
+    drop(scafo_tests::load::client());
+    let (certificates, rest) = if crate::long() { (1000, 300) } else { (150, 10) };
+    let fleet = Fleet::new(&[("SCAFO_PLATFORM_DOMAINS", "fleet.example")]).await;
+    let proxy = FaultProxy::start(fleet.store.access(), 1).await.unwrap();
+    let node = fleet.node_with("vps-a", &[("SCAFO_BUCKET_ENDPOINT", proxy.endpoint())]).await;
+    deploy(&node, &Project::answering("shop", "the shop"), "1").await;
+    let authority = Authority::start().await;
+    let (source, name) = (Source::of(&node.dev), "shop.fleet.example");
+    let first = Ingress::caddy_with_certificates(&source, &authority).await;
+    first.until_answered(name, "/", 200, "the shop", LIMIT).await;
+    assert!(shown(first.https(), name).await.is_some(), "{}", first.log());
+    drop(first);
+    copy_certificates(&node, name, certificates).await;
+
+    let caddies =
+        futures_util::future::join_all([(); 3].map(|()| Ingress::caddy_with_certificates(&source, &authority))).await;
+    for caddy in &caddies {
+        caddy.until_answered(name, "/", 200, "the shop", LIMIT).await;
+        assert!(shown(caddy.https(), name).await.is_some(), "{}", caddy.log());
+        // Each looks once through what is stored for what has expired; one does it, and the others see that it has been done.
+        wait::until("the first look through the storage", HANDSHAKE_LIMIT, || async {
+            caddy.log().contains("finished cleaning storage units").then_some(())
+        })
+        .await;
+    }
+    let of_storage = |exchange: &Exchange| exchange.asked.key.contains("_scafo/tls/");
+    let looked = proxy.take_log().into_iter().filter(of_storage).count();
+    assert!(looked < 20 * certificates + 500, "{looked} requests for {certificates} certificates");
+
+    tokio::time::sleep(Duration::from_secs(rest)).await;
+    let at_rest: Vec<_> = proxy.take_log().into_iter().filter(of_storage).map(|exchange| exchange.asked).collect();
+    assert!(at_rest.is_empty(), "{} requests, {:?} among them", at_rest.len(), at_rest.first());
+
+    for _ in 0..20 {
+        assert_eq!(lock(&node, "busy.example", Method::POST).await, 204);
+        assert_eq!(lock(&node, "busy.example", Method::DELETE).await, 204);
+    }
+    let hints = proxy.take_log().into_iter().filter(|exchange| {
+        exchange.asked.operation == Operation::Put && exchange.asked.key.ends_with("changes.json")
+    });
+    assert_eq!(hints.count(), 0, "locks are nothing that a node has to look for");
+    node.stop().await;
+}
+
+/// Stores the certificate of `name` under many other names as well.
+async fn copy_certificates(node: &Node, name: &str, copies: usize) {
+    let api = node.api();
+    let keys = stored(node).await;
+    let issued = keys.iter().filter(|key| key.starts_with("certificates/") && key.contains(name));
+    for key in issued {
+        let value = api.ingress(&format!("/v1/storage/objects/{key}")).send().await.unwrap().bytes().await.unwrap();
+        for copy in 0..copies {
+            let path = format!("/v1/storage/objects/{}", key.replace(name, &format!("copy-{copy}.fleet.example")));
+            let answer = api.ingress_with(Method::PUT, &path).body(value.clone()).send().await.unwrap();
+            assert_eq!(answer.status().as_u16(), 204, "{path}");
+        }
+    }
 }

@@ -8,6 +8,7 @@ mod consumers;
 mod lookup;
 mod nodes;
 mod polls;
+mod stable;
 mod storage;
 mod uninterrupted;
 

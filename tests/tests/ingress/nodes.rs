@@ -35,6 +35,13 @@ pub(crate) async fn until_served_by(node: &Node, host: &str, nodes: &[&str]) {
     .await;
 }
 
+pub(crate) async fn until_served_by_so_many(node: &Node, host: &str, nodes: usize) {
+    wait::until(&format!("{host} on {nodes} nodes"), LIMIT, || async {
+        (upstreams(node, host).await?.len() == nodes).then_some(())
+    })
+    .await;
+}
+
 /// All processes of a node, its applications included, at once.
 fn kill_all(node: &Node) {
     for process in node.processes() {
@@ -151,4 +158,44 @@ async fn a_fleet_that_serves_nothing_any_more_is_withdrawn() {
         assert_eq!(errors, Vec::<String>::new(), "{:?}", ingress.kind());
     }
     node.stop().await;
+}
+
+/// A base claimed with everything right below it: the base, an environment by its name, anything else by the key, and nothing
+/// two labels below; and what an environment no longer serves falls to the key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wildcard_claim_routes_the_base_its_environments_and_everything_else_one_label_below() {
+    let fleet = Fleet::new(&[]).await;
+    let (a, b) = (fleet.node("vps-a").await, fleet.node("vps-b").await);
+    for (application, text) in [("shop", "the shop"), ("shop-pr1", "change one"), ("blog", "the blog")] {
+        deploy(&a, &Project::answering(application, text), "1").await;
+    }
+    // What is below somebody else's base is not for the taking.
+    for (application, claim, expected) in [("shop", "shop.example?wildcard=1", 200), ("blog", "blog.shop.example", 409)] {
+        let path = format!("/v1/applications/{application}/domains/{claim}");
+        let answer = b.api().request(Method::POST, &path).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), expected, "{claim}: {}", answer.text().await.unwrap());
+    }
+    let ingresses = Ingress::start_each(&Kind::ALL, &Source::of(&b.dev)).await;
+    for ingress in &ingresses {
+        let kind = ingress.kind();
+        for (host, text) in [
+            ("shop.example", "the shop"),
+            ("pr1.shop.example", "change one"),
+            ("anything.shop.example", "the shop"),
+            ("blog.shop.example", "the shop"),
+        ] {
+            ingress.until_answered(host, "/", 200, text, LIMIT).await;
+        }
+        for host in ["a.pr1.shop.example", "a.b.shop.example", "xshop.example", "example"] {
+            let answer = ingress.ask(host, "/").await.unwrap();
+            assert_eq!(answer.status, 404, "{kind:?} {host}: {answer:?}");
+        }
+    }
+    let retired = a.api().request(Method::POST, "/v1/applications/shop-pr1/retire").send().await.unwrap();
+    assert_eq!(retired.status().as_u16(), 200);
+    for ingress in &ingresses {
+        ingress.until_answered("pr1.shop.example", "/", 200, "the shop", LIMIT).await;
+    }
+    b.stop().await;
+    a.stop().await;
 }

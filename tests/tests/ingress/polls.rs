@@ -126,8 +126,27 @@ async fn traefik_takes_a_document_over_once_however_often_it_asks() {
     assert_eq!(taken_over(&traefik), 2, "{}", traefik.log());
 }
 
+/// A document that says the same is no new configuration, and one that is not new takes nobody out: the health check does.
+#[tokio::test(flavor = "multi_thread")]
+async fn traefik_takes_a_dead_upstream_out_by_its_health_check_without_a_new_configuration() {
+    let (node, mut echo) = (FakeNode::start().await, Echo::start(2).await);
+    let ports = echo.ports();
+    node.say(Says::Document(document(&json!([route("shop.example", &ports)]))));
+    let traefik = Ingress::verbose_traefik(&node.source()).await;
+    traefik.until_answered("shop.example", "/", 200, &format!("reached {} ", ports[0]), LIMIT).await;
+    echo.close(ports[0]);
+    traefik.until_answered("shop.example", "/", 200, &format!("reached {} ", ports[1]), LIMIT).await;
+    // It is out, and not only passed over now and then.
+    for _ in 0..20 {
+        let answer = traefik.ask("shop.example", "/").await.unwrap();
+        assert!(answer.body.contains(&format!("reached {} ", ports[1])), "{answer:?}\n{}", traefik.log());
+    }
+    assert!(traefik.log().contains("Health check failed"), "{}", traefik.log());
+    assert_eq!(taken_over(&traefik), 1, "{}", traefik.log());
+}
+
 /// How many configurations came out of the polls.
-fn taken_over(traefik: &Ingress) -> usize {
+pub(crate) fn taken_over(traefik: &Ingress) -> usize {
     let came = |line: &&str| line.contains(r#""providerName":"http""#) && line.contains("Configuration received");
     traefik.log().lines().filter(came).count()
 }
