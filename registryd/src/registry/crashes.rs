@@ -1,14 +1,19 @@
 //! Every call that writes, cut off at each request that it sends, and run again by somebody else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use scafo_core::{DeployId, Problem, ProblemCode};
+use scafo_core::record::{DeployState, Fence, PlacementRecord, Replicas, Rest, V1};
+use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode};
 use scafo_store::{Bucket, Fault, MemoryBucket};
 use tokio::sync::Notify;
 
+use crate::tls;
+
 use super::{
-    Arrival, Granter, Intent, NewClaim, Registration, Registry,
+    Arrival, DrainRequest, Granter, Guard, Intent, Life, NewClaim, Registration, Registry,
     testing::{World, deploy, deployment, key_of, node, put_raw},
 };
 
@@ -34,6 +39,21 @@ const CALLS: &[(&str, Call, &[&str])] = &[
         |world| Box::pin(rotate(&world.registry)),
         &["_scafo/operators/new.json", "_scafo/identities/op.json", "_scafo/identities/new.json"],
     ),
+    (
+        "revoke",
+        |world| Box::pin(revoke(&world.registry)),
+        &["_scafo/operators/op.json", "_scafo/identities/second.json"],
+    ),
+    ("setters", |world| Box::pin(setters(&world.registry)), &["_scafo/applications/shop.json"]),
+    ("upgrade", |world| Box::pin(upgrade(&world.registry)), &["_scafo/domains/shop.example.json"]),
+    ("release", |world| Box::pin(release(&world.registry)), &["_scafo/applications/shop.json"]),
+    ("distrust", |world| Box::pin(distrust(&world.registry)), &[]),
+    ("finish", |world| Box::pin(finish(world)), &["_scafo/deploys/shop/shop.0000000000000001.json"]),
+    ("drain", |world| Box::pin(drain(&world.registry)), &["_scafo/nodes/a.json"]),
+    ("forget", |world| Box::pin(forget(&world.registry)), &["_scafo/identities/a.json"]),
+    ("place", |world| Box::pin(place(world)), &["_scafo/placement/shop.json"]),
+    ("store a certificate", |world| Box::pin(store_a_certificate(&world.registry)), &["_scafo/tls/objects/a/key"]),
+    ("remove a certificate", |world| Box::pin(remove_a_certificate(&world.registry)), &[]),
 ];
 
 async fn bootstrap(registry: &Registry) -> Result<(), Problem> {
@@ -102,6 +122,164 @@ async fn rotate(registry: &Registry) -> Result<(), Problem> {
         Err(problem) if problem.code == ProblemCode::NotFound => Ok(()),
         revoked => revoked,
     }
+}
+
+/// A second admin goes, and nobody else with them.
+async fn revoke(registry: &Registry) -> Result<(), Problem> {
+    let (first, second) = ("op".parse()?, "second".parse()?);
+    registry.init_operator(&first, &key_of(1), true).await?;
+    registry.init_operator(&second, &key_of(2), true).await?;
+    let first = Granter::Operator(Box::new(registry.operator(&first).await?.unwrap().record));
+    match registry.revoke_operator(&first, &second).await {
+        Err(problem) if problem.code == ProblemCode::NotFound => {}
+        revoked => revoked?,
+    }
+    assert!(registry.operator(&second).await?.is_none());
+    assert_eq!(registry.operator(&"op".parse()?).await?.unwrap().record.revoking, None);
+    Ok(())
+}
+
+async fn setters(registry: &Registry) -> Result<(), Problem> {
+    let shop = "shop".parse()?;
+    registry.create_application(&shop).await?;
+    registry.set_blocked(&shop, true).await?;
+    registry.set_retired(&shop, true).await?;
+    registry.set_retired(&shop, false).await?;
+    registry.set_labels(&shop, &[("plan".to_owned(), "pro".to_owned())].into()).await?;
+    registry.set_selector(&shop, Some(&[("region".to_owned(), "eu".to_owned())].into())).await?;
+    let record = registry.set_replicas(&shop, Replicas::All).await?;
+    assert!(record.blocked && record.retired_at.is_none() && record.replicas == Some(Replicas::All));
+    assert!(record.labels.is_some() && record.node_selector.is_some());
+    Ok(())
+}
+
+async fn upgrade(registry: &Registry) -> Result<(), Problem> {
+    let application: ApplicationName = "shop".parse()?;
+    registry.create_application(&application).await?;
+    for wildcard in [false, true] {
+        let host = "shop.example".parse()?;
+        let claim = NewClaim { application: application.clone(), host, wildcard, by: "op".to_owned(), names: None };
+        registry.claim_domain(&claim, &[]).await?;
+    }
+    let record = registry.application(&application).await?.unwrap().record;
+    assert!(record.domains.len() == 1 && record.domains == record.wildcard_domains);
+    assert!(registry.claim(&record.domains[0]).await?.unwrap().record.wildcard);
+    Ok(())
+}
+
+async fn release(registry: &Registry) -> Result<(), Problem> {
+    let (name, host) = ("shop".parse()?, "shop.example".parse()?);
+    registry.create_application(&name).await?;
+    let listed = registry.application(&name).await?.unwrap().record.domains.len();
+    if listed == 0 && registry.claim(&host).await?.is_none() {
+        claim(registry, false).await?;
+    }
+    match registry.release_domain(&name, &host, &[]).await {
+        Err(problem) if problem.code == ProblemCode::NotFound => {}
+        released => drop(released?),
+    }
+    assert!(registry.claim(&host).await?.is_none());
+    assert!(registry.application(&name).await?.unwrap().record.domains.is_empty());
+    Ok(())
+}
+
+async fn distrust(registry: &Registry) -> Result<(), Problem> {
+    trust(registry).await?;
+    registry.remove_trust(&"shop".parse()?, None).await?;
+    assert!(registry.trust(&"shop".parse()?).await?.is_none());
+    Ok(())
+}
+
+/// A deploy from its acceptance to its end.
+async fn finish(world: &World) -> Result<(), Problem> {
+    let record = deploy(world, 1);
+    world.registry.create_application(&record.application).await?;
+    world.registry.create_deploy(&record).await?;
+    for state in [DeployState::Uploading, DeployState::Deployed] {
+        let moved = world
+            .registry
+            .update_deploy(&Intent::new(), &record.id, |deploy| {
+                deploy.state = state;
+                Ok(())
+            })
+            .await;
+        // An earlier run of this came as far or further.
+        moved
+            .map(drop)
+            .or_else(|problem| if problem.code == ProblemCode::CasConflict { Ok(()) } else { Err(problem) })?;
+    }
+    assert_eq!(world.registry.deploy(&record.id).await?.record.state, DeployState::Deployed);
+    Ok(())
+}
+
+async fn drain(registry: &Registry) -> Result<(), Problem> {
+    register(registry).await?;
+    let (id, timeout) = ("a".parse()?, Duration::from_secs(60));
+    let request = DrainRequest { by: "op".to_owned(), timeout, force: false };
+    assert!(registry.drain_node(&id, &request).await?.leaving);
+    assert!(!registry.undrain_node(&id).await?.leaving);
+    assert!(registry.drain_node(&id, &request).await?.leaving);
+    Ok(())
+}
+
+async fn forget(registry: &Registry) -> Result<(), Problem> {
+    register(registry).await?;
+    let id = "a".parse()?;
+    match registry.remove_node(&id, Life::Silent, false).await {
+        Err(problem) if problem.code == ProblemCode::NotFound => {}
+        removed => removed?,
+    }
+    assert!(registry.node(&id).await?.is_none());
+    Ok(())
+}
+
+struct Holds;
+
+#[async_trait]
+impl Guard for Holds {
+    async fn check(&self) -> Result<(), Problem> {
+        Ok(())
+    }
+}
+
+/// A coordinator places; one that comes after it, under the next fence, decides something else and writes that anew.
+async fn place(world: &World) -> Result<(), Problem> {
+    let registry = &world.registry;
+    let there = registry.placement(&"shop".parse()?).await?;
+    let fence = Fence(there.map_or(1, |stored| stored.record.fence.0 + 1));
+    let mut record = PlacementRecord {
+        v: V1,
+        application: "shop".parse()?,
+        nodes: vec!["a".parse()?],
+        wanted: 1,
+        reason: None,
+        fence,
+        updated_at: registry.clock().wall(),
+        rest: Rest::new(),
+    };
+    registry.put_placement(&Intent::new(), &record, &Holds).await?;
+    record.nodes = vec!["b".parse()?];
+    registry.put_placement(&Intent::new(), &record, &Holds).await?;
+    registry.restamp_placement(&Intent::new(), &record, &Holds).await?;
+    let stands = registry.placement(&record.application).await?.unwrap().record;
+    assert_eq!((stands.nodes, stands.fence), (record.nodes, fence));
+    Ok(())
+}
+
+async fn store_a_certificate(registry: &Registry) -> Result<(), Problem> {
+    let key = "a/key".parse()?;
+    tls::put(registry, &key, b"one").await?;
+    tls::put(registry, &key, b"two").await?;
+    assert_eq!(&tls::get(registry, &key).await?[..], b"two");
+    Ok(())
+}
+
+async fn remove_a_certificate(registry: &Registry) -> Result<(), Problem> {
+    let key = "a/key".parse()?;
+    tls::put(registry, &key, b"one").await?;
+    tls::delete(registry, &key).await?;
+    assert!(tls::get(registry, &key).await.is_err());
+    Ok(())
 }
 
 /// Ends `call` at its request number `at`, which `fault` befalls. Answers whether the call came that far.

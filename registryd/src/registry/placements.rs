@@ -139,6 +139,27 @@ mod tests {
         assert!(put(6, &["b"], true).await.unwrap().written);
     }
 
+    /// Holds for the first look only.
+    struct HoldsOnce(std::sync::atomic::AtomicBool);
+
+    #[async_trait]
+    impl Guard for HoldsOnce {
+        async fn check(&self) -> Result<(), Problem> {
+            Holding(!self.0.swap(true, std::sync::atomic::Ordering::Relaxed)).check().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_is_asked_again_before_each_try_of_a_write() {
+        for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::Busy, Fault::Conflict] {
+            let world = World::new();
+            world.memory.fail_next_puts("_scafo/placement/shop.json", [fault]);
+            let holder = HoldsOnce(std::sync::atomic::AtomicBool::new(false));
+            let put = world.registry.put_placement(&Intent::new(), &placement(&world, 5, &["a"]), &holder).await;
+            assert_eq!(put.unwrap_err().code, ProblemCode::LeaseLost, "{fault:?}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_fenced_write_in_doubt_does_not_run_again_over_a_newer_body() {
         let world = World::new();

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use scafo_core::{NodeId, Problem, ProblemCode};
 use scafo_store::{Bucket as _, Fault, MemoryBucket, Operation};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::{LockKeeper, LockOwner, Locks, StorageKey, VALUE_BYTES_MAX, delete, get, list, put, stat};
@@ -195,6 +196,48 @@ async fn a_dead_nodes_lock_is_taken_over_after_ten_seconds_of_ones_own_clock() {
     drop(a);
     let waited = wait_for(&b, "", 30).await;
     assert!((10..=11).contains(&waited), "{waited}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_dies_at_any_request_about_a_lock_holds_nobody_up_for_long() {
+    for fault in [Fault::LoseRequest, Fault::LoseAnswer, Fault::HoldBack] {
+        for at in 1.. {
+            let memory = MemoryBucket::new();
+            let dying = Node::new("a", memory.sibling());
+            let crash = Arc::new(Notify::new());
+            let (trigger, mut requests) = (Arc::clone(&crash), 0);
+            dying.world.memory.plan(move |_| {
+                requests += 1;
+                (requests == at).then(|| {
+                    trigger.notify_one();
+                    fault
+                })
+            });
+            let whole = async {
+                let _ = dying.lock("").await;
+                // Long enough to be rewritten.
+                pass(7).await;
+                dying.unlock("").await;
+                pass(1).await;
+            };
+            let reached = tokio::select! {
+                biased;
+                () = crash.notified() => true,
+                () = whole => false,
+            };
+            drop(dying);
+            let other = Node::new("b", memory.sibling());
+            wait_for(&other, "", 15).await;
+            // What the dead one had on its way arrives last of all.
+            memory.release_held();
+            pass(20).await;
+            assert!(other.holds().await, "{fault:?} at request {at}");
+            if !reached {
+                assert!(at >= 5, "{fault:?}: the lock was taken, rewritten and released");
+                break;
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

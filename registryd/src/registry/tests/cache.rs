@@ -184,3 +184,32 @@ async fn an_empty_prefix_is_an_empty_cache() {
     assert!(!cache.refresh(world.registry.engine(), Read::Moved).await.unwrap().moved());
     assert_eq!(cache.iter().count(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn two_and_a_half_thousand_applications_are_listed_over_three_full_pages() {
+    const MANY: usize = 2_500;
+    let world = World::new();
+    for number in 0..MANY {
+        let body = format!(
+            r#"{{"v": 1, "name": "app-{number}", "createdAt": "2026-01-01T00:00:00.000Z", "blocked": false,
+                "domains": [], "wildcardDomains": []}}"#
+        );
+        put_raw(&world.memory, &format!("_scafo/applications/app-{number}.json"), &body).await;
+    }
+    let engine = world.registry.engine();
+    let mut cache: Cache<ApplicationRecord> = Cache::default();
+    let before = world.memory.requests();
+    assert_eq!(cache.refresh(engine, Read::Moved).await.unwrap().read.len(), MANY);
+    assert_eq!(world.memory.requests() - before, 3 + MANY as u64, "three pages, and each record once");
+    assert_eq!((cache.iter().count(), cache.bad().count()), (MANY, 0));
+    assert_eq!(world.registry.application_names().await.unwrap().len(), MANY);
+    // One that moves on the last page is found, and it alone is read.
+    let last: ApplicationName = "app-999".parse().unwrap();
+    world.registry.set_blocked(&last, true).await.unwrap();
+    world.registry.flush_hints(Duration::from_secs(60)).await.unwrap();
+    let before = world.memory.requests();
+    let refreshed = cache.refresh(engine, Read::Moved).await.unwrap();
+    assert_eq!(refreshed.read, ["_scafo/applications/app-999.json"]);
+    assert_eq!(world.memory.requests() - before, 3 + 1);
+    assert!(cache.get("_scafo/applications/app-999.json").unwrap().record.blocked);
+}

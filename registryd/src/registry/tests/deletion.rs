@@ -314,3 +314,23 @@ async fn a_claim_that_meets_a_deletion_leaves_nothing_that_a_sweep_does_not_find
         assert!(world.registry.application(&shop()).await.unwrap().is_none(), "seed {seed}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_over_more_than_two_pages_of_each_kind_leaves_nothing_and_takes_nothing_else() {
+    const MANY: usize = 2_500;
+    let world = furnished().await;
+    for number in 0..MANY {
+        for name in ["shop", "shop-preview"] {
+            put_raw(&world.memory, &format!("fleets/{name}/cells/{number}"), "{}").await;
+            put_raw(&world.memory, &format!("_scafo/deployments/{name}/old-{number}.json"), "{}").await;
+        }
+    }
+    let expected = left(&world);
+    assert!(expected.len() > 2 * MANY);
+    let theirs = || world.memory.keys("").into_iter().filter(|key| key.contains("shop-preview")).collect::<Vec<_>>();
+    let before = theirs();
+    let removed = delete(&world.registry, true, &Fleet::default()).await.unwrap();
+    assert_eq!(removed, expected);
+    assert_eq!(left(&world), Vec::<String>::new());
+    assert_eq!(theirs(), before);
+}

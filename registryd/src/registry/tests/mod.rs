@@ -5,6 +5,7 @@ mod deletion;
 mod domains;
 mod histories;
 mod overtaken;
+mod silence;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
