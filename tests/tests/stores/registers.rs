@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use scafo_core::domain::Host;
 use scafo_core::record::Replicas;
-use scafo_core::{ApplicationName, Problem, ProblemCode};
+use scafo_core::{Problem, ProblemCode};
 use scafo_registryd::registry::{NewClaim, Reason, Registry};
 use scafo_tests::fault_proxy::{Fault, Operation, Reply, Rule};
 use scafo_tests::linear::{self, Claim, Event, Freeze, Register};
