@@ -3,14 +3,17 @@
 //! It is read straight from the snapshot's bytes. Of a node record most members can never show (keys, labels, deploys), and a
 //! fleet of a hundred thousand applications has enough of them that reading them would cost more than rendering.
 
+use std::borrow::Cow;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use scafo_core::domain::Host;
-use scafo_core::id::{ApplicationName, NodeId};
+use scafo_core::id::{NodeId, is_label};
 use scafo_core::record::ProcessState;
-use scafo_core::snapshot::SnapshotApplication;
 use serde::Deserialize;
+use serde::de::Error as _;
+
+use crate::names::Names;
 
 /// A fleet. Equal ones have equal documents, and lists are sorted, so that it does not matter how they came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +26,20 @@ pub struct Fleet {
     pub(crate) api_public: bool,
     /// Live nodes that do not drain, by id.
     pub(crate) nodes: Vec<Node>,
-    /// By name.
-    pub(crate) applications: Vec<SnapshotApplication>,
+    /// Applications, each with whether it may answer.
+    pub(crate) applications: Names<bool>,
+    /// What those claim that claim something, by name.
+    pub(crate) claims: Vec<Claims>,
+}
+
+/// The hosts of one application.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claims {
+    pub(crate) application: Box<str>,
+    /// Hosts that it claims, sorted.
+    pub(crate) domains: Vec<Host>,
+    /// Those that it claims with their subdomains, sorted.
+    pub(crate) wildcard_domains: Vec<Host>,
 }
 
 /// A node that may be chosen.
@@ -36,10 +51,11 @@ pub(crate) struct Node {
     pub(crate) api: Option<Place>,
     pub(crate) id: NodeId,
     /// Ready processes by application, one for each, with their public ports.
-    pub(crate) serving: Vec<(ApplicationName, u16)>,
+    pub(crate) serving: Names<u16>,
 }
 
-/// A node under one of its addresses.
+/// A node under one of its addresses. Both are made of letters, digits and `-.:[]`, so that they can stand in JSON and in URLs
+/// as they are.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Machine {
     /// The node.
@@ -71,20 +87,33 @@ impl Fleet {
     /// # Errors
     /// When they are none.
     pub fn parse(snapshot: &[u8]) -> serde_json::Result<Self> {
-        let said: Said = serde_json::from_slice(snapshot)?;
-        let mut nodes: Vec<Node> = said.nodes.into_iter().filter(|node| !node.draining).map(Node::from).collect();
+        let said: Said<'_> = serde_json::from_slice(snapshot)?;
+        let nodes = said.nodes.into_iter().filter(|node| !node.draining).map(Node::read);
+        let mut nodes: Vec<Node> = nodes.collect::<serde_json::Result<_>>()?;
         nodes.sort_by(|a, b| a.id.cmp(&b.id));
         nodes.dedup_by(|later, earlier| later.id == earlier.id);
         let mut applications = said.applications;
-        for application in &mut applications {
-            in_order(&mut application.domains);
-            in_order(&mut application.wildcard_domains);
-        }
         applications.sort_by(|a, b| a.name.cmp(&b.name));
         applications.dedup_by(|later, earlier| later.name == earlier.name);
-        let mut domains = said.platform_domains;
-        in_order(&mut domains);
-        Ok(Self { generation: said.generation, domains, api_public: said.api_public, nodes, applications })
+        let mut fleet = Self {
+            generation: said.generation,
+            domains: in_order(said.platform_domains),
+            api_public: said.api_public,
+            nodes,
+            applications: Names::default(),
+            claims: Vec::new(),
+        };
+        for said in applications {
+            fleet.applications.push(checked(&said.name)?, said.routable);
+            if !said.domains.is_empty() || !said.wildcard_domains.is_empty() {
+                fleet.claims.push(Claims {
+                    application: said.name.into(),
+                    domains: in_order(said.domains),
+                    wildcard_domains: in_order(said.wildcard_domains),
+                });
+            }
+        }
+        Ok(fleet)
     }
 
     /// The node.
@@ -92,69 +121,84 @@ impl Fleet {
         self.nodes.get(self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()?)
     }
 
-    /// The application's record.
-    pub(crate) fn application(&self, name: &str) -> Option<&SnapshotApplication> {
-        let index = self.applications.binary_search_by(|application| application.name.as_str().cmp(name)).ok()?;
-        self.applications.get(index)
-    }
-
-    /// Applications whose name starts so, by name.
-    pub(crate) fn starting_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a SnapshotApplication> {
-        let from = self.applications.partition_point(|application| application.name.as_str() < prefix);
-        self.applications[from..].iter().take_while(move |application| application.name.as_str().starts_with(prefix))
+    /// What the application claims, if it claims something.
+    pub(crate) fn claims(&self, application: &str) -> Option<&Claims> {
+        self.claims.get(self.claims.binary_search_by(|claims| (*claims.application).cmp(application)).ok()?)
     }
 }
 
-fn in_order(hosts: &mut Vec<Host>) {
+fn in_order(mut hosts: Vec<Host>) -> Vec<Host> {
     hosts.sort();
     hosts.dedup();
+    hosts
 }
 
-/// The members that count.
+/// The members that count. Names are borrowed from the snapshot: they go into one text for all of them.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Said {
+struct Said<'a> {
     generation: u64,
     platform_domains: Vec<Host>,
     api_public: bool,
-    nodes: Vec<SaidNode>,
-    applications: Vec<SnapshotApplication>,
+    #[serde(borrow)]
+    nodes: Vec<SaidNode<'a>>,
+    #[serde(borrow)]
+    applications: Vec<SaidApplication<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct SaidNode {
+struct SaidApplication<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    routable: bool,
+    domains: Vec<Host>,
+    wildcard_domains: Vec<Host>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SaidNode<'a> {
     id: NodeId,
     address: String,
     api: String,
     api_public: bool,
     #[serde(default)]
     draining: bool,
-    #[serde(default)]
-    serving: Vec<SaidServing>,
+    #[serde(default, borrow)]
+    serving: Vec<SaidServing<'a>>,
 }
 
 #[derive(Deserialize)]
-struct SaidServing {
-    application: ApplicationName,
+struct SaidServing<'a> {
+    #[serde(borrow)]
+    application: Cow<'a, str>,
     port: u16,
     state: ProcessState,
 }
 
-impl From<SaidNode> for Node {
-    fn from(said: SaidNode) -> Self {
+impl Node {
+    fn read(said: SaidNode<'_>) -> serde_json::Result<Self> {
         let machine = url_host(&said.address).map(|host| Arc::new(Machine { id: said.id.clone(), host }));
         if machine.is_none() {
             tracing::warn!(node = %said.id, "a node is left out of routing: its address is no host");
         }
         let api = said.api_public.then(|| Place::parse(&said.id, &said.api)).flatten();
-        let ready = said.serving.into_iter().filter(|serving| serving.state == ProcessState::Ready);
-        let mut serving: Vec<_> = ready.map(|serving| (serving.application, serving.port)).collect();
-        serving.sort();
+        let mut ready: Vec<_> = said.serving.iter().filter(|serving| serving.state == ProcessState::Ready).collect();
+        ready.sort_by(|a, b| (&a.application, a.port).cmp(&(&b.application, b.port)));
         // One process of an application on a node, whatever a record says.
-        serving.dedup_by(|later, earlier| later.0 == earlier.0);
-        Self { machine, api, id: said.id, serving }
+        ready.dedup_by(|later, earlier| later.application == earlier.application);
+        let mut serving = Names::default();
+        for it in ready {
+            serving.push(checked(&it.application)?, it.port);
+        }
+        Ok(Self { machine, api, id: said.id, serving })
     }
+}
+
+/// An application's name, which everything relies on that writes it into a document.
+fn checked(name: &str) -> serde_json::Result<&str> {
+    if is_label(name) { Ok(name) } else { Err(serde_json::Error::custom("an application's name is no label")) }
 }
 
 /// The host as it stands in a URL (RFC 3986 §3.2.2); `None` for text that is neither an address nor a name.

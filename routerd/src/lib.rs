@@ -11,6 +11,7 @@ pub mod document;
 pub mod documents;
 mod figures;
 pub mod fleet;
+mod names;
 pub mod render;
 pub mod routes;
 mod service;

@@ -16,9 +16,9 @@ pub(super) fn block(out: &mut Vec<u8>, block: &Block, first: bool, preferred: Op
         let comma: &[u8] = if first && index == 0 { b"" } else { b"," };
         out.extend_from_slice(comma);
         out.extend_from_slice(br#"{"host":""#);
-        json::text(out, &entry.host);
+        out.extend_from_slice(entry.host.as_bytes());
         out.extend_from_slice(br#"","application":""#);
-        json::text(out, entry.served.name.as_str());
+        out.extend_from_slice(entry.served.name.as_bytes());
         out.extend_from_slice(br#"","upstreams":"#);
         upstreams(out, &entry.served.upstreams, preferred);
         out.push(b'}');
@@ -45,9 +45,9 @@ fn upstreams(out: &mut Vec<u8>, places: &[Place], preferred: Option<&NodeId>) {
     for (index, place) in ordered(places, preferred).enumerate() {
         let open: &[u8] = if index == 0 { br#"{"node":""# } else { br#",{"node":""# };
         out.extend_from_slice(open);
-        json::text(out, place.machine.id.as_str());
+        out.extend_from_slice(place.machine.id.as_str().as_bytes());
         out.extend_from_slice(br#"","address":""#);
-        json::text(out, &place.machine.host);
+        out.extend_from_slice(place.machine.host.as_bytes());
         out.push(b':');
         json::port(out, place.port);
         out.extend_from_slice(br#""}"#);
@@ -59,7 +59,7 @@ fn strings<'a>(out: &mut Vec<u8>, strings: impl Iterator<Item = &'a str>) {
     out.push(b'[');
     for (index, text) in strings.enumerate() {
         out.extend_from_slice(if index == 0 { b"\"" } else { b",\"" });
-        json::text(out, text);
+        out.extend_from_slice(text.as_bytes());
         out.push(b'"');
     }
     out.push(b']');

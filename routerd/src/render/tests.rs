@@ -123,7 +123,7 @@ fn the_api_stands_on_apexes_that_nobody_claims_behind_nodes_that_publish() {
 }
 
 #[test]
-fn a_node_with_an_address_that_is_none_is_left_out_alone() {
+fn an_address_that_would_not_stand_in_a_url_leaves_out_one_node() {
     let mut broken = node("a").serves("shop", 1);
     broken.0.address = "::::".to_owned();
     let routing = generic(&fleet(&[broken, node("b").serves("shop", 2)], &["shop"]));

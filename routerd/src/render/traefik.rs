@@ -72,7 +72,7 @@ impl Attributes {
         }
         if covered {
             out.extend_from_slice(br#","domains":[{"main":"*."#);
-            json::text(out, base);
+            out.extend_from_slice(base.as_bytes());
             out.extend_from_slice(br#""}]"#);
         }
         out.push(b'}');
@@ -125,7 +125,7 @@ pub(super) fn routers(out: &mut Vec<u8>, block: &Block, first: bool, attributes:
         router.write(out, attributes, |out| {
             if kind == WILD {
                 out.extend_from_slice(br"HostRegexp(`^[^.]+\\.");
-                json::text(out, &host.replace('.', r"\."));
+                out.extend_from_slice(host.replace('.', r"\\.").as_bytes());
                 out.extend_from_slice(b"$`)");
             } else {
                 host_rule(out, host);
@@ -188,7 +188,7 @@ fn kind(host: &str) -> (&'static str, &str) {
 fn name(out: &mut Vec<u8>, kind: &str, host: &str, half: &str) {
     out.extend_from_slice(b"\"scafo_");
     out.extend_from_slice(kind.as_bytes());
-    json::text(out, host);
+    out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(half.as_bytes());
     out.push(b'"');
 }
@@ -201,7 +201,7 @@ fn comma(out: &mut Vec<u8>, first: bool) {
 
 fn host_rule(out: &mut Vec<u8>, host: &str) {
     out.extend_from_slice(b"Host(`");
-    json::text(out, host);
+    out.extend_from_slice(host.as_bytes());
     out.extend_from_slice(b"`)");
 }
 
@@ -244,7 +244,7 @@ fn balancer<'a>(out: &mut Vec<u8>, places: impl Iterator<Item = &'a Place>, host
     for (index, place) in places.enumerate() {
         let open: &[u8] = if index == 0 { br#"{"url":"http://"# } else { br#",{"url":"http://"# };
         out.extend_from_slice(open);
-        json::text(out, &place.machine.host);
+        out.extend_from_slice(place.machine.host.as_bytes());
         out.push(b':');
         json::port(out, place.port);
         out.extend_from_slice(br#""}"#);
@@ -255,7 +255,7 @@ fn balancer<'a>(out: &mut Vec<u8>, places: impl Iterator<Item = &'a Place>, host
     out.extend_from_slice(br#"","interval":"10s","timeout":"3s""#);
     if let Some(hostname) = hostname {
         out.extend_from_slice(br#","hostname":""#);
-        json::text(out, hostname);
+        out.extend_from_slice(hostname.as_bytes());
         out.push(b'"');
     }
     out.extend_from_slice(b"}}}");

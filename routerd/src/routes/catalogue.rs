@@ -3,15 +3,14 @@
 //! The definition is [`Catalogue::new`]: from a fleet, whole, to its routing. [`Catalogue::follow`] gives the same for less
 //! where little moved: it looks only at the hosts that the applications which differ may answer on.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use scafo_core::id::ApplicationName;
+use scafo_core::domain::Host;
 
 use super::index::Index;
-use super::{Api, Cutter, Entry, Routing, changed};
-use crate::fleet::Fleet;
+use super::{Api, Cutter, Entry, Routing, Served, changed};
+use crate::fleet::{Claims, Fleet};
 
 /// When more applications differ than this, and than this share of all, beginning anew is cheaper than looking at each.
 const FOLLOWED: usize = 64;
@@ -24,20 +23,19 @@ pub struct Catalogue {
     routing: Arc<Routing>,
 }
 
+/// A host, with somebody served who may answer on it.
+type Candidate<'a> = (Arc<str>, &'a Arc<Served>);
+
 impl Catalogue {
     /// The routing of a fleet.
     pub fn new(fleet: Fleet) -> Self {
         let index = Index::of(&fleet);
-        let mut hosts: Vec<Arc<str>> = Vec::with_capacity(index.served.len());
-        for application in fleet.applications.iter().filter(|application| index.served.contains_key(&application.name))
-        {
-            index.hosts_of(&fleet, application, &mut |host| hosts.push(host.into()));
-        }
-        hosts.sort();
-        hosts.dedup();
+        let mut candidates = candidates(&fleet, &index);
+        candidates.sort_by(|(a, _), (b, _)| a.cmp(b));
+        candidates.dedup_by(|(later, _), (earlier, _)| later == earlier);
         let mut cutter = Cutter::default();
-        for host in hosts {
-            if let Some(served) = index.answering(&fleet, &host).cloned() {
+        for (host, likely) in candidates {
+            if let Some(served) = index.answering(&fleet, &host, Some(likely)).cloned() {
                 cutter.push(Entry { host, served });
             }
         }
@@ -61,7 +59,7 @@ impl Catalogue {
         let hosts = self.take(fleet, &differing);
         let mut moved = BTreeMap::new();
         for host in &hosts {
-            let served = self.index.answering(&self.fleet, host);
+            let served = self.index.answering(&self.fleet, host, None);
             if self.routing.find(host) != served {
                 moved.insert(host.as_str(), served.cloned());
             }
@@ -79,7 +77,7 @@ impl Catalogue {
     }
 
     /// Moves on to `fleet` and gives every host on which somebody else may answer now.
-    fn take(&mut self, fleet: Fleet, differing: &BTreeSet<ApplicationName>) -> BTreeSet<String> {
+    fn take(&mut self, fleet: Fleet, differing: &BTreeSet<String>) -> BTreeSet<String> {
         let mut hosts = BTreeSet::new();
         let before = std::mem::replace(&mut self.fleet, fleet);
         let look = |index: &Index, fleet: &Fleet, hosts: &mut BTreeSet<String>| {
@@ -87,26 +85,50 @@ impl Catalogue {
                 let mut visit = |host: &str| {
                     hosts.insert(host.to_owned());
                 };
-                if let Some(application) = fleet.application(name.as_str()) {
-                    index.hosts_of(fleet, application, &mut visit);
-                }
+                fleet.domains.iter().for_each(|domain| visit(&format!("{name}.{domain}")));
+                let claimed = fleet.claims(name).map_or(&[][..], |claims| &claims.domains);
+                claimed.iter().for_each(|host| visit(host.as_str()));
+                index.covered(name, &mut visit);
                 // Both lists of environments are looked through: one that went has no place in the new one.
-                index.hosts_below(&before, name.as_str(), &mut visit);
-                index.hosts_below(&self.fleet, name.as_str(), &mut visit);
+                index.below(&before, name, &mut visit);
+                index.below(&self.fleet, name, &mut visit);
             }
         };
         look(&self.index, &before, &mut hosts);
         for name in differing {
-            let (was, is) = (before.application(name.as_str()), self.fleet.application(name.as_str()));
+            let (was, is) = (before.claims(name), self.fleet.claims(name));
             if was != is {
-                was.iter().for_each(|application| self.index.unclaim(application));
-                is.iter().for_each(|application| self.index.claim(&self.fleet, application));
+                was.iter().for_each(|claims| self.index.unclaim(claims));
+                is.iter().for_each(|claims| self.index.claim(&self.fleet, claims));
             }
             self.index.serve(&self.fleet, name);
         }
         look(&self.index, &self.fleet, &mut hosts);
         hosts
     }
+}
+
+/// Every host on which somebody who is served may answer. Kind by kind, since hosts of a kind come nearly sorted.
+fn candidates<'a>(fleet: &Fleet, index: &'a Index) -> Vec<Candidate<'a>> {
+    let mut candidates: Vec<Candidate<'_>> =
+        Vec::with_capacity(index.served.len() * fleet.domains.len() + fleet.claims.len());
+    let mut host = String::new();
+    for domain in &fleet.domains {
+        for served in &index.served {
+            host.clear();
+            host.extend([&*served.name, ".", domain.as_str()]);
+            candidates.push((host.as_str().into(), served));
+        }
+    }
+    let mut claiming = fleet.claims.iter().peekable();
+    for served in &index.served {
+        while claiming.next_if(|claims| claims.application < served.name).is_some() {}
+        if let Some(claims) = claiming.next_if(|claims| claims.application == served.name) {
+            candidates.extend(claims.domains.iter().map(|host| (host.as_str().into(), served)));
+        }
+        index.covered(&served.name, &mut |host| candidates.push((host.into(), served)));
+    }
+    candidates
 }
 
 /// The parts of a routing that are not blocks.
@@ -116,8 +138,7 @@ fn finish(routing: &mut Routing, fleet: &Fleet, index: &Index) {
         return;
     }
     let free = |apex: &&str| !index.claims.contains_key(*apex) && routing.find(apex).is_none();
-    let hosts: Vec<String> =
-        fleet.domains.iter().map(|domain| domain.as_str()).filter(free).map(str::to_owned).collect();
+    let hosts: Vec<String> = fleet.domains.iter().map(Host::as_str).filter(free).map(str::to_owned).collect();
     let upstreams: Vec<_> = fleet.nodes.iter().filter_map(|node| node.api.clone()).collect();
     // With no apex, or nobody behind it, nothing is published.
     if !hosts.is_empty() && !upstreams.is_empty() {
@@ -127,55 +148,42 @@ fn finish(routing: &mut Routing, fleet: &Fleet, index: &Index) {
 
 /// The applications that differ in what they claim, in whether they may answer, or in who serves them. `None` for a fleet
 /// that is better begun anew.
-fn differing(old: &Fleet, new: &Fleet) -> Option<BTreeSet<ApplicationName>> {
+fn differing(old: &Fleet, new: &Fleet) -> Option<BTreeSet<String>> {
     if old.domains != new.domains {
         return None;
     }
     let mut found = BTreeSet::new();
-    unequal(
-        &old.applications,
-        &new.applications,
-        |application| &application.name,
-        |application| {
-            found.insert(application.name.clone());
-        },
-    );
-    let mut nodes = Vec::new();
-    unequal(&old.nodes, &new.nodes, |node| &node.id, |node| nodes.push(&node.id));
-    for id in nodes {
-        let (was, is) = (old.node(id), new.node(id));
-        let mut add = |(name, _): &(ApplicationName, u16)| {
-            found.insert(name.clone());
-        };
-        match (was, is) {
-            (Some(was), Some(is)) if was.machine == is.machine => {
-                unequal(&was.serving, &is.serving, |(name, _)| name, add);
-            }
-            (was, is) => was.into_iter().chain(is).flat_map(|node| &node.serving).for_each(&mut add),
+    let mut add = |name: &str| {
+        found.insert(name.to_owned());
+    };
+    old.applications.differing(&new.applications, &mut add);
+    differing_claims(&old.claims, &new.claims, &mut add);
+    for node in &old.nodes {
+        match new.node(&node.id) {
+            Some(now) if now.machine == node.machine => node.serving.differing(&now.serving, &mut add),
+            Some(now) => node.serving.iter().chain(now.serving.iter()).for_each(|(name, _)| add(name)),
+            None => node.serving.iter().for_each(|(name, _)| add(name)),
         }
     }
+    let joined = new.nodes.iter().filter(|node| old.node(&node.id).is_none());
+    joined.for_each(|node| node.serving.iter().for_each(|(name, _)| add(name)));
     (found.len() <= FOLLOWED.max(new.applications.len() / FOLLOWED_SHARE)).then_some(found)
 }
 
-/// Visits what is in one of two sorted lists and not, or not so, in the other.
-fn unequal<'a, T: PartialEq, K: Ord>(old: &'a [T], new: &'a [T], key: impl Fn(&T) -> &K, mut visit: impl FnMut(&'a T)) {
+fn differing_claims(old: &[Claims], new: &[Claims], add: &mut dyn FnMut(&str)) {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-    loop {
-        let order = match (old.peek(), new.peek()) {
-            (None, None) => return,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(a), Some(b)) if a == b => {
-                (old.next(), new.next());
-                continue;
-            }
-            (Some(a), Some(b)) => key(a).cmp(key(b)),
-        };
-        if order.is_le() {
-            old.next().into_iter().for_each(&mut visit);
+    while old.peek().is_some() || new.peek().is_some() {
+        let (a, b) = (old.peek(), new.peek());
+        if a == b {
+            old.next();
+            new.next();
+            continue;
         }
-        if order.is_ge() {
-            new.next().into_iter().for_each(&mut visit);
+        // The one that is missing in the other list, or both.
+        let from_old = a.is_some_and(|a| b.is_none_or(|b| a.application <= b.application));
+        let from_new = b.is_some_and(|b| a.is_none_or(|a| b.application <= a.application));
+        for claims in from_old.then(|| old.next()).into_iter().chain(from_new.then(|| new.next())).flatten() {
+            add(&claims.application);
         }
     }
 }

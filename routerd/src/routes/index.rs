@@ -4,99 +4,93 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use scafo_core::domain::Host;
-use scafo_core::id::{ApplicationName, is_label};
-use scafo_core::snapshot::SnapshotApplication;
+use scafo_core::id::is_label;
 
 use super::Served;
-use crate::fleet::{Fleet, Place};
+use crate::fleet::{Claims, Fleet, Place};
 
 /// A fleet, arranged for both questions.
 #[derive(Default)]
 pub(super) struct Index {
-    /// Applications that may answer and have an upstream.
-    pub(super) served: HashMap<ApplicationName, Arc<Served>>,
+    /// Applications that may answer and have an upstream, by name.
+    pub(super) served: Vec<Arc<Served>>,
     /// By claimed host, everybody who claims it, by name; whether they are served or not.
-    pub(super) claims: HashMap<Box<str>, Vec<ApplicationName>>,
+    pub(super) claims: HashMap<Box<str>, Vec<Box<str>>>,
     /// Bases claimed with their subdomains, by who claims them.
-    bases: HashMap<ApplicationName, Vec<Host>>,
+    bases: HashMap<Box<str>, Vec<Host>>,
     /// The same by base: holders by name.
-    holders: HashMap<Box<str>, Vec<ApplicationName>>,
+    holders: HashMap<Box<str>, Vec<Box<str>>>,
 }
 
 impl Index {
     /// Arranges the whole fleet.
     pub(super) fn of(fleet: &Fleet) -> Self {
-        let mut index = Self::default();
-        for application in &fleet.applications {
-            index.claim(fleet, application);
-        }
-        // Node by node, in their order, so that every list of upstreams comes out sorted.
-        let mut upstreams: HashMap<&str, Vec<Place>> = HashMap::with_capacity(fleet.applications.len());
-        for node in &fleet.nodes {
-            let Some(machine) = &node.machine else { continue };
-            for (name, port) in &node.serving {
-                let place = Place { machine: Arc::clone(machine), port: *port };
-                upstreams.entry(name.as_str()).or_insert_with(|| Vec::with_capacity(2)).push(place);
-            }
-        }
-        index.served.reserve(upstreams.len());
-        for application in fleet.applications.iter().filter(|application| application.routable) {
-            if let Some(upstreams) = upstreams.remove(application.name.as_str()) {
-                let name = application.name.clone();
-                index.served.insert(name.clone(), Arc::new(Served { name, upstreams }));
-            }
-        }
+        let mut index = Self { served: served(fleet), ..Self::default() };
+        index.claims.reserve(fleet.claims.len());
+        fleet.claims.iter().for_each(|claims| index.claim(fleet, claims));
         index
     }
 
     /// Enters what an application claims.
-    pub(super) fn claim(&mut self, fleet: &Fleet, application: &SnapshotApplication) {
-        for host in &application.domains {
-            insert(self.claims.entry(host.as_str().into()).or_default(), &application.name);
+    pub(super) fn claim(&mut self, fleet: &Fleet, claims: &Claims) {
+        for host in &claims.domains {
+            insert(self.claims.entry(host.as_str().into()).or_default(), &claims.application);
         }
         // Every host under a platform domain comes from an application's name.
         let ours = |base: &&Host| fleet.domains.iter().any(|domain| base.is_under(domain.as_str()));
-        let bases: Vec<Host> = application.wildcard_domains.iter().filter(|base| !ours(base)).cloned().collect();
+        let bases: Vec<Host> = claims.wildcard_domains.iter().filter(|base| !ours(base)).cloned().collect();
         for base in &bases {
-            insert(self.holders.entry(base.as_str().into()).or_default(), &application.name);
+            insert(self.holders.entry(base.as_str().into()).or_default(), &claims.application);
         }
         if !bases.is_empty() {
-            self.bases.insert(application.name.clone(), bases);
+            self.bases.insert(claims.application.clone(), bases);
         }
     }
 
     /// Takes out what an application claimed.
-    pub(super) fn unclaim(&mut self, application: &SnapshotApplication) {
-        for host in &application.domains {
-            remove(&mut self.claims, host, &application.name);
+    pub(super) fn unclaim(&mut self, claims: &Claims) {
+        for host in &claims.domains {
+            remove(&mut self.claims, host, &claims.application);
         }
-        for base in self.bases.remove(&application.name).unwrap_or_default() {
-            remove(&mut self.holders, &base, &application.name);
+        for base in self.bases.remove(&claims.application).unwrap_or_default() {
+            remove(&mut self.holders, &base, &claims.application);
         }
     }
 
     /// Looks an application's upstreams up anew.
-    pub(super) fn serve(&mut self, fleet: &Fleet, name: &ApplicationName) {
+    pub(super) fn serve(&mut self, fleet: &Fleet, name: &str) {
         let place = |node: &crate::fleet::Node| {
-            let found = node.serving.binary_search_by(|(serving, _)| serving.cmp(name)).ok()?;
-            Some(Place { machine: Arc::clone(node.machine.as_ref()?), port: node.serving.get(found)?.1 })
+            Some(Place { machine: Arc::clone(node.machine.as_ref()?), port: node.serving.get(name)? })
         };
-        let routable = fleet.application(name.as_str()).is_some_and(|application| application.routable);
+        let routable = fleet.applications.get(name) == Some(true);
         let upstreams: Vec<Place> = if routable { fleet.nodes.iter().filter_map(place).collect() } else { Vec::new() };
-        if upstreams.is_empty() {
-            self.served.remove(name);
-        } else {
-            self.served.insert(name.clone(), Arc::new(Served { name: name.clone(), upstreams }));
+        let now = (!upstreams.is_empty()).then(|| Arc::new(Served { name: name.into(), upstreams }));
+        match (self.served.binary_search_by(|served| (*served.name).cmp(name)), now) {
+            (Ok(at), Some(now)) => self.served[at] = now,
+            (Ok(at), None) => drop(self.served.remove(at)),
+            (Err(at), Some(now)) => self.served.insert(at, now),
+            (Err(_), None) => {}
         }
+    }
+
+    fn served(&self, name: &str) -> Option<&Arc<Served>> {
+        self.served.get(self.served.binary_search_by(|served| (*served.name).cmp(name)).ok()?)
     }
 
     /// Who answers on a host or wildcard key. The first of these that is served: the application of a platform host, those
     /// that claim the host, the environment of those that cover it, and for a key those that hold its base; by name each.
-    pub(super) fn answering(&self, fleet: &Fleet, host: &str) -> Option<&Arc<Served>> {
+    /// `likely` is a served application that may answer on it, which saves looking for it.
+    pub(super) fn answering<'a>(
+        &'a self,
+        fleet: &Fleet,
+        host: &str,
+        likely: Option<&'a Arc<Served>>,
+    ) -> Option<&'a Arc<Served>> {
         let (first, base) = host.split_once('.')?;
-        let first_served = |names: &[ApplicationName]| names.iter().find_map(|name| self.served.get(name));
+        let served = |name: &str| likely.filter(|likely| *likely.name == *name).or_else(|| self.served(name));
+        let first_served = |names: &[Box<str>]| names.iter().find_map(|name| served(name));
         let platform = fleet.domains.iter().any(|domain| domain.as_str() == base);
-        if let Some(served) = platform.then(|| self.served.get(first)).flatten() {
+        if let Some(served) = platform.then(|| served(first)).flatten() {
             return Some(served);
         }
         if let Some(served) = self.claims.get(host).and_then(|claimants| first_served(claimants)) {
@@ -107,42 +101,33 @@ impl Index {
             return first_served(holders);
         }
         // `a--b` is no environment of `a`: `-b` is no label of a host.
-        let environment = |holder: &ApplicationName| self.served.get(format!("{holder}-{first}").as_str());
-        is_label(first).then(|| holders.iter().find_map(environment)).flatten()
+        let mut environments = holders.iter().map(|holder| format!("{holder}-{first}"));
+        is_label(first).then(|| environments.find_map(|name| served(&name))).flatten()
     }
 
-    /// Visits every host that an application may answer on by its name and its claims.
-    pub(super) fn hosts_of(&self, fleet: &Fleet, application: &SnapshotApplication, visit: &mut dyn FnMut(&str)) {
-        let name = application.name.as_str();
-        let mut host = String::new();
-        let mut under = |label: &str, base: &Host, visit: &mut dyn FnMut(&str)| {
-            host.clear();
-            host.extend([label, ".", base.as_str()]);
-            visit(&host);
-        };
-        fleet.domains.iter().for_each(|domain| under(name, domain, visit));
-        application.domains.iter().for_each(|claimed| visit(claimed.as_str()));
+    /// Visits the hosts that an application may answer on as an environment of another one, or as the holder of a base.
+    pub(super) fn covered(&self, name: &str, visit: &mut dyn FnMut(&str)) {
         if self.bases.is_empty() {
             return;
         }
         for (hyphen, _) in name.match_indices('-') {
             let (holder, environment) = (&name[..hyphen], &name[hyphen + 1..]);
             if is_label(environment) {
-                self.bases_of(holder).iter().for_each(|base| under(environment, base, visit));
+                self.bases_of(holder).iter().for_each(|base| visit(&format!("{environment}.{base}")));
             }
         }
-        self.bases_of(name).iter().for_each(|base| under("*", base, visit));
+        self.bases_of(name).iter().for_each(|base| visit(&format!("*.{base}")));
     }
 
     /// Visits every host that an environment may answer on because of what `holder` covers.
-    pub(super) fn hosts_below(&self, fleet: &Fleet, holder: &str, visit: &mut dyn FnMut(&str)) {
+    pub(super) fn below(&self, fleet: &Fleet, holder: &str, visit: &mut dyn FnMut(&str)) {
         let bases = self.bases_of(holder);
         if bases.is_empty() {
             return;
         }
         let prefix = format!("{holder}-");
-        for environment in fleet.starting_with(&prefix) {
-            let label = &environment.name.as_str()[prefix.len()..];
+        for environment in fleet.applications.starting_with(&prefix) {
+            let label = &environment[prefix.len()..];
             bases.iter().for_each(|base| visit(&format!("{label}.{base}")));
         }
     }
@@ -152,15 +137,38 @@ impl Index {
     }
 }
 
-fn insert(sorted: &mut Vec<ApplicationName>, name: &ApplicationName) {
-    if let Err(place) = sorted.binary_search(name) {
-        sorted.insert(place, name.clone());
+/// Every application that may answer and has an upstream.
+fn served(fleet: &Fleet) -> Vec<Arc<Served>> {
+    // Both lists are sorted, so that each node's is walked through once; and nodes come in their order, so that every list of
+    // upstreams comes out sorted.
+    let mut upstreams: Vec<Vec<Place>> = vec![Vec::new(); fleet.applications.len()];
+    for node in &fleet.nodes {
+        let Some(machine) = &node.machine else { continue };
+        let mut at = 0;
+        for (name, port) in node.serving.iter() {
+            at = fleet.applications.first_from(name, at);
+            if let Some(places) = upstreams.get_mut(at).filter(|_| fleet.applications.name(at) == name) {
+                if places.capacity() == 0 {
+                    places.reserve_exact(2);
+                }
+                places.push(Place { machine: Arc::clone(machine), port });
+            }
+        }
+    }
+    let named = fleet.applications.iter().zip(upstreams);
+    let served = named.filter(|((_, routable), upstreams)| *routable && !upstreams.is_empty());
+    served.map(|((name, _), upstreams)| Arc::new(Served { name: name.into(), upstreams })).collect()
+}
+
+fn insert(sorted: &mut Vec<Box<str>>, name: &str) {
+    if let Err(place) = sorted.binary_search_by(|other| (**other).cmp(name)) {
+        sorted.insert(place, name.into());
     }
 }
 
-fn remove(lists: &mut HashMap<Box<str>, Vec<ApplicationName>>, host: &Host, name: &ApplicationName) {
+fn remove(lists: &mut HashMap<Box<str>, Vec<Box<str>>>, host: &Host, name: &str) {
     if let Some(list) = lists.get_mut(host.as_str()) {
-        list.retain(|other| other != name);
+        list.retain(|other| **other != *name);
         if list.is_empty() {
             lists.remove(host.as_str());
         }

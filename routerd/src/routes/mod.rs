@@ -10,7 +10,7 @@ mod index;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use scafo_core::id::{ApplicationName, NodeId};
+use scafo_core::id::NodeId;
 use scafo_core::routing::FleetRouting;
 
 pub use self::catalogue::Catalogue;
@@ -36,7 +36,7 @@ pub(crate) struct Block {
     pub(crate) entries: Vec<Entry>,
 }
 
-/// A host, or a wildcard key.
+/// A host, or a wildcard key: letters, digits and `-.*_`, so that it can stand in JSON as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) host: Arc<str>,
@@ -46,7 +46,7 @@ pub(crate) struct Entry {
 /// An application that somebody serves.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Served {
-    pub(crate) name: ApplicationName,
+    pub(crate) name: Box<str>,
     /// By node; never empty.
     pub(crate) upstreams: Vec<Place>,
 }
@@ -61,15 +61,26 @@ pub(crate) struct Api {
 }
 
 impl Routing {
-    /// What a generic document says: for tools that have one and want another format of it. `None` when an address in it is
-    /// none. The denied prefixes are always ours.
+    /// What a generic document says: for tools that have one and want another format of it. `None` when a host or an address in
+    /// it is none. The denied prefixes are always ours.
     pub fn of(document: &FleetRouting) -> Option<Self> {
         let places = |upstreams: &[scafo_core::routing::Upstream]| {
             upstreams.iter().map(|upstream| Place::parse(&upstream.node, &upstream.address)).collect::<Option<Vec<_>>>()
         };
+        // Whoever writes a document relies on it.
+        let plain = |host: &String| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.*_".contains(&byte));
+        if !document
+            .routes
+            .iter()
+            .map(|route| &route.host)
+            .chain(document.api.iter().flat_map(|api| &api.hosts))
+            .all(plain)
+        {
+            return None;
+        }
         let mut cutter = Cutter::default();
         for route in &document.routes {
-            let served = Served { name: route.application.clone(), upstreams: places(&route.upstreams)? };
+            let served = Served { name: route.application.as_str().into(), upstreams: places(&route.upstreams)? };
             cutter.push(Entry { host: route.host.as_str().into(), served: Arc::new(served) });
         }
         let api = match &document.api {
@@ -171,7 +182,7 @@ mod tests {
     use crate::render::testing::{fleet, node, parsed};
 
     fn entry(host: &str) -> Entry {
-        let served = Served { name: "a".parse().unwrap(), upstreams: vec![] };
+        let served = Served { name: "a".into(), upstreams: vec![] };
         Entry { host: host.into(), served: Arc::new(served) }
     }
 

@@ -42,7 +42,8 @@ pub(crate) async fn run() {
             let ready = Instant::now();
             let in_document = async {
                 let host = a.host(&name);
-                wait::until("the other node's document", LIMIT, || async { names(&b, &host).await.then_some(()) }).await;
+                wait::until("the other node's document", LIMIT, || async { names(&b, &host).await.then_some(()) })
+                    .await;
                 ready.elapsed()
             };
             let through_ingress = async {
@@ -109,7 +110,10 @@ async fn polls(node: &Node) {
         own = own.max(rate(&ours, &tag, token.trim()));
         other = other.max(rate(&theirs, &their_tag, ""));
     }
-    println!("polls that find nothing new (304): {own:.0}/s   nginx, from a file: {other:.0}/s   ratio {:.2}", own / other);
+    println!(
+        "polls that find nothing new (304): {own:.0}/s   nginx, from a file: {other:.0}/s   ratio {:.2}",
+        own / other
+    );
 }
 
 fn rate(url: &str, tag: &str, token: &str) -> f64 {
@@ -121,6 +125,7 @@ fn rate(url: &str, tag: &str, token: &str) -> f64 {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     // wrk counts every status above 399 as an error, and 304 is none.
     assert!(!text.contains("Non-2xx"), "{url}: {text}");
-    let rate = text.lines().find_map(|line| line.strip_prefix("Requests/sec:")).and_then(|rate| rate.trim().parse().ok());
+    let rate =
+        text.lines().find_map(|line| line.strip_prefix("Requests/sec:")).and_then(|rate| rate.trim().parse().ok());
     rate.unwrap_or_else(|| panic!("{text}"))
 }

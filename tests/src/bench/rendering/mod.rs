@@ -111,7 +111,10 @@ fn whole(dir: &Path, snapshot: &Path, hosts: usize, goals: (f64, f64)) {
     ] {
         let (ours, theirs) = (milliseconds(sample.median()), plain[key].as_f64().unwrap_or_default());
         let goal = goal.map(|goal| format!(" (goal ≥ {goal})")).unwrap_or_default();
-        println!("{hosts:>7} hosts, {name:<21} {ours:>8.1} ms   JavaScript {theirs:>8.1} ms   ratio {:.1}{goal}", theirs / ours);
+        println!(
+            "{hosts:>7} hosts, {name:<21} {ours:>8.1} ms   JavaScript {theirs:>8.1} ms   ratio {:.1}{goal}",
+            theirs / ours
+        );
     }
 }
 
@@ -120,7 +123,8 @@ fn one_change(snapshot: &Path) {
     let bytes = fs::read(snapshot).expect("the snapshot");
     let mut value: Value = serde_json::from_slice(&bytes).expect("JSON");
     value["nodes"][4]["serving"][3000]["port"] = json!(31_999);
-    let states = [Fleet::parse(&bytes), Fleet::parse(value.to_string().as_bytes())].map(|fleet| fleet.expect("a snapshot"));
+    let states =
+        [Fleet::parse(&bytes), Fleet::parse(value.to_string().as_bytes())].map(|fleet| fleet.expect("a snapshot"));
     let attributes = attributes();
     let view = View { format: Format::Generic, prefer: None, attributes: &attributes };
     let (mut whole, mut changed) = (Sample::default(), Sample::default());
