@@ -38,6 +38,10 @@ pub(super) struct Ledger {
     /// As they landed last. None is ever deleted here.
     applications: BTreeMap<ApplicationName, ApplicationRecord>,
     stale: Vec<Stale>,
+    /// Each node's record without its heartbeat, and when it was written.
+    nodes: BTreeMap<String, (NodeRecord, Instant)>,
+    /// Writes of a node's record that said nothing new and were no heartbeat either.
+    pub(super) repeated: u64,
     /// The highest number that each writer was told was written, by application.
     pub(super) acknowledged: BTreeMap<(ApplicationName, usize), u64>,
     /// Hosts that were claimed or tried to be.
@@ -87,6 +91,8 @@ impl Ledger {
         } else if key.starts_with(prefix::IDENTITIES) {
             let identity: IdentityReservation = serde_json::from_slice(body).unwrap();
             sim.ledger().identity(key, identity);
+        } else if key.starts_with(prefix::NODES) {
+            sim.ledger().node(key, serde_json::from_slice(body).unwrap());
         } else if key.starts_with(prefix::APPLICATIONS) {
             let application: ApplicationRecord = serde_json::from_slice(body).unwrap();
             if let Some(published) = application.deployment.clone() {
@@ -176,6 +182,15 @@ impl Ledger {
             }
         }
         wrong.into_iter().for_each(|wrong| self.violated(format!("{:?}: {wrong}", sim.elapsed())));
+    }
+
+    fn node(&mut self, key: &str, mut record: NodeRecord) {
+        record.heartbeat_at = record.started_at;
+        let now = Instant::now();
+        let before = self.nodes.insert(key.to_owned(), (record.clone(), now));
+        // Half a heartbeat, at the default interval.
+        let soon = |at: Instant| now < at + Duration::from_secs(15);
+        self.repeated += u64::from(before.is_some_and(|(before, at)| before == record && soon(at)));
     }
 
     fn identity(&mut self, key: &str, identity: IdentityReservation) {

@@ -90,6 +90,7 @@ fn a_drained_node_gives_everything_away_without_a_gap_and_takes_it_back() {
             come_to_rest(&sim, &[0, 1, 2]).await.unwrap();
             assert_eq!(placements(&sim).await, before, "it wins back what it had, and nothing else moves");
         }
+        assert_eq!(sim.ledger().repeated, 0, "no record is written again that says the same");
     });
 }
 

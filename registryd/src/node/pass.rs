@@ -242,10 +242,12 @@ impl Pass {
 
     async fn take_in(&mut self, records: &Records, began: Mono, now: Mono) -> Result<(), Fatal> {
         let shown = records.shown();
-        // What a look saw that began before the last write ended may be older than that.
+        // What a look saw that began before the last write ended may be older than that, and so may what it did not read
+        // anew. Nobody else writes the heartbeat, so the record with ours is ours or came after it.
         if let Some(own) = shown.nodes.get(&self.own.id)
             && self.writes.is_empty()
             && began >= self.wrote
+            && own.record.heartbeat_at == self.own.heartbeat_at
         {
             self.own.leaving = own.record.leaving;
             self.own.draining = own.record.draining;
