@@ -33,6 +33,8 @@ const CONNECTIONS: usize = 512;
 const HEAD: Duration = Duration::from_secs(30);
 /// Bytes of a request head: the deploy header and a token are 12 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
+/// How long connections without a request yet are waited for when this process is to end.
+const FIRST_REQUEST: Duration = Duration::from_millis(200);
 /// How long open requests have when the server ends.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Requests at once on one h2c connection.
@@ -98,6 +100,10 @@ async fn accept_loop(listener: TcpListener, served: Served, room: Arc<Semaphore>
         }
     }
     drop(listener);
+    if !connections.is_empty() {
+        // What was accepted a moment ago has its first request on the way, and the library would close it as unused.
+        tokio::time::sleep(FIRST_REQUEST).await;
+    }
     if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
         tracing::warn!(open = connections.len(), "requests that did not end in time are cut");
     }

@@ -12,7 +12,7 @@ use rustix::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
+    sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -21,6 +21,10 @@ use crate::front::{Front, Origin};
 
 /// How long a client may take to send one head; also how long a connection may stay unused between two requests.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a connection that has not brought its first request yet may take for it once this process is to end. Whoever connected before that
+/// was told that somebody listens.
+const FIRST_REQUEST: Duration = Duration::from_millis(500);
 
 /// Most requests at a time on one HTTP/2 connection; the least that RFC 9113 §6.5.2 recommends.
 const MOST_STREAMS: u32 = 100;
@@ -135,11 +139,11 @@ impl Connections {
             return;
         }
         let origin = Origin::of(peer.ip(), stream.local_addr().ok().map(|own| own.ip()));
-        let asked = Arc::new(Notify::new());
+        let asked = CancellationToken::new();
         let service = {
-            let (front, asked) = (Arc::clone(&self.front), Arc::clone(&asked));
+            let (front, asked) = (Arc::clone(&self.front), asked.clone());
             hyper::service::service_fn(move |request| {
-                asked.notify_one();
+                asked.cancel();
                 let front = Arc::clone(&front);
                 async move { Ok::<_, Infallible>(front.answer(origin, request).await) }
             })
@@ -151,11 +155,22 @@ impl Connections {
             ended = &mut connection => ended,
             () = silence(&asked) => return,
             () = self.drain.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                tokio::select! {
+                let ended = tokio::select! {
                     biased;
                     () = self.cut.cancelled() => return,
-                    ended = &mut connection => ended,
+                    ended = &mut connection => Some(ended),
+                    // What was accepted a moment ago has its first request on the way.
+                    _ = timeout(FIRST_REQUEST, asked.cancelled()) => None,
+                };
+                if let Some(ended) = ended {
+                    ended
+                } else {
+                    connection.as_mut().graceful_shutdown();
+                    tokio::select! {
+                        biased;
+                        () = self.cut.cancelled() => return,
+                        ended = &mut connection => ended,
+                    }
                 }
             }
         };
@@ -167,8 +182,8 @@ impl Connections {
 
 /// Resolves when a connection has not brought its first request in time. hyper's own limit for heads starts only when it
 /// knows which version of HTTP is spoken, and a client may never say.
-async fn silence(asked: &Notify) {
-    if timeout(HEAD_LIMIT, asked.notified()).await.is_ok() {
+async fn silence(asked: &CancellationToken) {
+    if timeout(HEAD_LIMIT, asked.cancelled()).await.is_ok() {
         std::future::pending::<()>().await;
     }
 }

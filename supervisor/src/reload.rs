@@ -58,7 +58,10 @@ pub(crate) async fn follow(told: Arc<Notify>, read: Reload, planner: Planner, mu
         match again(&read, &planner, &mut config) {
             Ok(daemons) => {
                 let renewed = handles.renew(daemons).await;
-                tracing::info!(?renewed, "SIGHUP: ingress tokens, labels and the log's filter were read again; other settings wait for a restart");
+                tracing::info!(
+                    ?renewed,
+                    "SIGHUP: ingress tokens, labels and the log's filter were read again; other settings wait for a restart"
+                );
             }
             Err(error) => tracing::error!(%error, hint = error.hint, "SIGHUP: the settings stay as they are"),
         }

@@ -59,8 +59,11 @@ impl Sockets {
         let api =
             config.api.listen.iter().map(|address| tcp("api", *address, "api.listen")).collect::<Result<_, _>>()?;
         let ingress = config.ingressd_listen.map(|address| tcp("ingress", address, "ingressd.listen")).transpose()?;
-        let metrics =
-            config.observe.metrics_listen.map(|address| tcp("metrics", address, "observe.metricsListen")).transpose()?;
+        let metrics = config
+            .observe
+            .metrics_listen
+            .map(|address| tcp("metrics", address, "observe.metricsListen"))
+            .transpose()?;
         let bucket = embedded.map(|bucket| bind_bucket(dirs, bucket, &mut kept)).transpose()?;
         let mut unix = |name: &str| {
             let path = dirs.socket(name);

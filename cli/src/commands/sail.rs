@@ -16,7 +16,8 @@ pub(super) async fn run(args: SailArgs, output: Output) -> Outcome {
     let config = args.config.resolve(&BTreeMap::new(), UsualFile::Read)?;
     let reload: scafo_supervisor::Reload = Box::new(move || {
         again.clone().resolve(&BTreeMap::new(), UsualFile::Read).map_err(|failure| {
-            let (message, hint) = failure.report().map_or(("the settings cannot be read", None), |r| (r.message(), r.next()));
+            let (message, hint) =
+                failure.report().map_or(("the settings cannot be read", None), |r| (r.message(), r.next()));
             scafo_supervisor::Error::new(message, hint.unwrap_or("correct the configuration and send SIGHUP again"))
         })
     });
@@ -31,7 +32,8 @@ pub(super) async fn run(args: SailArgs, output: Output) -> Outcome {
             Ok(())
         })
     });
-    let options = Options { on_ready: Some(on_ready), reload: Some(reload), environment: env::all(), ..Options::default() };
+    let options =
+        Options { on_ready: Some(on_ready), reload: Some(reload), environment: env::all(), ..Options::default() };
     match scafo_supervisor::run(config, options).await {
         Ok(_) => Ok(()),
         // The unit tells "start again" from "do not" by the exit status.

@@ -54,7 +54,6 @@ pub const KEYS: &[Key] = &[
         "",
         "IP address at which peers and ingresses reach this node; without it a second node is refused",
     ),
-    key("log", Kind::Text, "", "What is logged: levels and targets, as info,scafo::access=info; read again on SIGHUP"),
     key("node.labels", Kind::Map, "", "Labels that node selectors match"),
     key("node.heartbeat", Kind::Duration, "30s", "How often the node record is written; equal on all nodes"),
     key("node.liveness", Kind::Duration, "90s", "How long a silent node counts as live; equal on all nodes"),
@@ -111,10 +110,21 @@ pub const KEYS: &[Key] = &[
     key("storage.valueBytes", Kind::Size, "16MiB", "Largest value of certificate storage"),
     key("reconcile.interval", Kind::Duration, "5s", "Time between two reconcile passes"),
     key("drain.timeout", Kind::Duration, "10m", "How long a drain waits for replacements"),
+    key("log", Kind::Text, "", "What is logged: levels and targets, as info,scafo::access=info; read again on SIGHUP"),
     key("observe.flush", Kind::Duration, "60s", "How often observations are written to the bucket"),
     key("observe.retention", Kind::Duration, "7d", "How long observations are kept"),
-    key("observe.otlp", Kind::Text, "", "URL of the OTLP receiver (gRPC) that traces are sent to; without one none are recorded"),
-    key("observe.metricsListen", Kind::Text, "", "Loopback address of the metrics (OpenMetrics at /metrics); off without one"),
+    key(
+        "observe.otlp",
+        Kind::Text,
+        "",
+        "URL of the OTLP receiver (gRPC) that traces are sent to; without one none are recorded",
+    ),
+    key(
+        "observe.metricsListen",
+        Kind::Text,
+        "",
+        "Loopback address of the metrics (OpenMetrics at /metrics); off without one",
+    ),
 ];
 
 /// What every environment variable of the configuration starts with.

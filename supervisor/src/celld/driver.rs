@@ -24,8 +24,8 @@ use super::probe::{self, Probed, Prober};
 use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use super::version::Version;
-use crate::manager::{Bounds, Enclosure};
-use crate::spawn::{Bond, Exit, Gate, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
+use crate::manager::Bounds;
+use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
 use crate::state::{Book, Pair, give, private_dir};
 
 /// Shortest lease lifetime that is believed, so that a typing error makes no loop of starts.
@@ -355,13 +355,19 @@ impl Driver {
         record.save(&processes).map_err(unwritten)?;
         let left = Self::left_by_another(record.clone()).await;
         self.adopted = left.is_some();
+        let bounds = Bounds::above(memory_mib, TASKS);
         let mut process = match left {
             Some((found, process)) => {
                 tracing::warn!(application = %self.application, pid = found.pid, "it runs already; taking it over");
                 record = found;
                 process
             }
-            None => start(&shared, &self.application, spec, memory_mib).await.map_err(|error| error.to_string())?,
+            None => shared
+                .launch
+                .enclosure
+                .start(&shared.spawner, spec, &self.application, bounds)
+                .await
+                .map_err(|error| error.to_string())?,
         };
         // One that has ended already has no start time, and its end is about to be seen.
         if let Some(found) = record.clone().of(process.pid()) {
@@ -452,23 +458,6 @@ impl Driver {
 
 fn now() -> Timestamp {
     Timestamp::from_system(SystemTime::now())
-}
-
-/// Starts a process within its bounds.
-async fn start(
-    shared: &Shared,
-    application: &ApplicationName,
-    mut spec: Spec,
-    memory_mib: u64,
-) -> io::Result<ProcessHandle> {
-    let enclosure = &shared.launch.enclosure;
-    if matches!(enclosure, Enclosure::None) {
-        return shared.spawner.start_process(spec).await;
-    }
-    let (gate, door) = Gate::new()?;
-    spec.rights.gate = Some(gate);
-    let admitted = enclosure.admit(door, application, Bounds::above(memory_mib, TASKS));
-    tokio::join!(shared.spawner.start_process(spec), admitted).0
 }
 
 async fn changed(wishes: &mut watch::Receiver<Wish>) -> Wish {

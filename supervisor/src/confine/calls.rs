@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use nix::libc;
 use seccompiler::{
-    BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BpfProgram, Error, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
 };
 
 use super::{Allowed, Children, Families};
@@ -104,7 +105,8 @@ pub(super) fn known_here() -> bool {
 
 /// The filters of one process. The kernel takes the strictest answer of all of them.
 pub(super) fn filters(allowed: &Allowed) -> Result<Vec<BpfProgram>, Error> {
-    let mut rules: Rules = [OTHERS, MOUNTS, MACHINE, KERNEL].concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: Rules =
+        [OTHERS, MOUNTS, MACHINE, KERNEL].concat().into_iter().map(|call| (call, Vec::new())).collect();
     rules.insert(libc::SYS_socket, vec![other_families(allowed.families)?]);
     rules.insert(libc::SYS_clone, clones(allowed.children)?);
     if allowed.children == Children::None {

@@ -165,7 +165,9 @@ pub(crate) fn gaps() -> Vec<String> {
         .and_then(Ruleset::create)
         .is_err()
     {
-        gaps.push("which ports daemons and deploy jobs connect to: this kernel's Landlock is older than Linux 6.7".to_owned());
+        gaps.push(
+            "which ports daemons and deploy jobs connect to: this kernel's Landlock is older than Linux 6.7".to_owned(),
+        );
     }
     if !has_seccomp() {
         gaps.push("which system calls daemons and deploy jobs make: this kernel has no seccomp filters".to_owned());

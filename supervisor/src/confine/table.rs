@@ -35,8 +35,15 @@ const AUTHORITIES: [&str; 7] = [
 /// Where programs are that a deploy may need: celld, esbuild, an interpreter that starts it. Nothing of these is secret.
 const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/opt", "/lib", "/lib64"];
 /// What such programs ask about the machine; what `/proc` says of other processes Landlock keeps from them.
-const MACHINE: [&str; 7] =
-    ["/proc", "/sys/fs/cgroup", "/sys/devices/system/cpu", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/mime.types"];
+const MACHINE: [&str; 7] = [
+    "/proc",
+    "/sys/fs/cgroup",
+    "/sys/devices/system/cpu",
+    "/etc/localtime",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/mime.types",
+];
 
 /// One of our daemons, started from `program`.
 pub(crate) fn daemon(name: Name, program: &Path, dirs: &Dirs) -> Allowed {
@@ -63,9 +70,7 @@ pub(crate) fn daemon(name: Name, program: &Path, dirs: &Dirs) -> Allowed {
             families: Families::Both,
             ..own
         },
-        Name::Ingressd => {
-            Allowed { read: network(), tcp: Tcp::Everywhere, families: Families::Internet, ..own }
-        }
+        Name::Ingressd => Allowed { read: network(), tcp: Tcp::Everywhere, families: Families::Internet, ..own },
     }
 }
 

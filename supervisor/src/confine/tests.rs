@@ -44,7 +44,9 @@ fn probe() {
 fn attempt_at(what: &str, on: &str) -> io::Result<()> {
     let call = |number: libc::c_long, first: usize| {
         // SAFETY: each call here is given integers or null pointers, which the kernel checks.
-        Errno::result(unsafe { libc::syscall(number, first, 0_usize, 0_usize, 0_usize, 0_usize) }).map(drop).map_err(io::Error::from)
+        Errno::result(unsafe { libc::syscall(number, first, 0_usize, 0_usize, 0_usize, 0_usize) })
+            .map(drop)
+            .map_err(io::Error::from)
     };
     match what {
         "read" => File::open(on)?.read(&mut [0; 16]).map(drop),
@@ -60,7 +62,8 @@ fn attempt_at(what: &str, on: &str) -> io::Result<()> {
             .map_err(io::Error::from),
         "trace" => {
             // SAFETY: PTRACE_SEIZE takes a process id and null pointers.
-            let done = unsafe { libc::ptrace(libc::PTRACE_SEIZE, on.parse::<libc::pid_t>().unwrap(), 0_usize, 0_usize) };
+            let done =
+                unsafe { libc::ptrace(libc::PTRACE_SEIZE, on.parse::<libc::pid_t>().unwrap(), 0_usize, 0_usize) };
             Errno::result(done).map(drop).map_err(io::Error::from)
         }
         "family" => call(libc::SYS_socket, on.parse().unwrap()),
@@ -113,7 +116,8 @@ impl Place {
 
     /// Tries all of it as `user` under `allowed`: the numbers of the errors.
     async fn attempt(&self, user: Option<User>, allowed: &Allowed, attempts: &[String]) -> BTreeMap<String, i32> {
-        let mut spec = spec(self.program.clone(), &["--exact", "confine::tests::probe", "--nocapture", "--test-threads=1"]);
+        let mut spec =
+            spec(self.program.clone(), &["--exact", "confine::tests::probe", "--nocapture", "--test-threads=1"]);
         spec.environment.insert(ATTEMPTS.into(), attempts.join("\n"));
         spec.rights = Rights { user, confined: Some(Confinement::prepare(allowed).unwrap()), gate: None };
         let limit = std::time::Duration::from_secs(60);
@@ -122,7 +126,11 @@ impl Place {
         let lines = said.lines().filter_map(|line| line.split_once(' '));
         let found: BTreeMap<String, i32> =
             lines.filter_map(|(number, attempt)| Some((attempt.to_owned(), number.parse().ok()?))).collect();
-        assert!(attempts.iter().all(|attempt| found.contains_key(attempt)), "{said}\n{}", String::from_utf8_lossy(&finished.stderr));
+        assert!(
+            attempts.iter().all(|attempt| found.contains_key(attempt)),
+            "{said}\n{}",
+            String::from_utf8_lossy(&finished.stderr)
+        );
         found
     }
 

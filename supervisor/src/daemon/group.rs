@@ -31,7 +31,11 @@ const RENEWED: Duration = Duration::from_secs(60);
 impl Group {
     /// Starts all of them in their order, without waiting in between: what one asks of another waits in that one's backlog.
     pub(crate) fn start(daemons: Vec<Daemon>, spawner: &Spawner) -> Self {
-        let mut group = Self { keepers: JoinSet::new(), running: BTreeSet::new(), handles: Handles(BTreeMap::new(), BTreeMap::new()) };
+        let mut group = Self {
+            keepers: JoinSet::new(),
+            running: BTreeSet::new(),
+            handles: Handles(BTreeMap::new(), BTreeMap::new()),
+        };
         for daemon in daemons {
             let name = daemon.name;
             let (order, orders) = watch::channel(Order::Run);
@@ -110,9 +114,13 @@ impl Handles {
     pub(crate) async fn renew(&self, daemons: Vec<Daemon>) -> Vec<&'static str> {
         let mut renewed = Vec::new();
         for daemon in daemons {
-            let (Some(changes), Some((_, report))) = (self.1.get(&daemon.name), self.0.get(&daemon.name)) else { continue };
+            let (Some(changes), Some((_, report))) = (self.1.get(&daemon.name), self.0.get(&daemon.name)) else {
+                continue;
+            };
             let starts = report.borrow().starts;
-            if changes.send_if_modified(|given| given.replace(Arc::clone(&daemon.given)).as_ref() != Some(&daemon.given)) {
+            if changes
+                .send_if_modified(|given| given.replace(Arc::clone(&daemon.given)).as_ref() != Some(&daemon.given))
+            {
                 let again = report.clone();
                 let ready = async move { again.clone().wait_for(|now| now.starts > starts && now.ready).await.is_ok() };
                 if tokio::time::timeout(RENEWED, ready).await.is_err() {

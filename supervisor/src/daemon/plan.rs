@@ -109,7 +109,11 @@ impl Daemon {
             sockets: self.sockets.iter().map(shared).collect::<io::Result<_>>()?,
             bond: Bond::Bound,
             limits: Limits::default(),
-            rights: Rights { user: self.user.clone(), confined: Some(Confinement::prepare(&self.allowed)?), gate: None },
+            rights: Rights {
+                user: self.user.clone(),
+                confined: Some(Confinement::prepare(&self.allowed)?),
+                gate: None,
+            },
         })
     }
 }

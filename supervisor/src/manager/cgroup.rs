@@ -163,7 +163,10 @@ mod tests {
         assert_eq!(std::fs::read_to_string(parent.join("cgroup.subtree_control")).unwrap(), "+memory +cpu");
         groups.take(&app(), 42, BOUNDS).unwrap();
         let read = |file: &str| std::fs::read_to_string(parent.join("scafo-9/shop").join(file)).unwrap();
-        assert_eq!((read("memory.max"), read("cpu.weight"), read("cgroup.procs")), ("1000".into(), "100".into(), "42".into()));
+        assert_eq!(
+            (read("memory.max"), read("cpu.weight"), read("cgroup.procs")),
+            ("1000".into(), "100".into(), "42".into())
+        );
     }
 
     #[test]

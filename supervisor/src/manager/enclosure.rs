@@ -11,7 +11,7 @@ use zbus::zvariant::{OwnedObjectPath, Value};
 
 use super::cgroup::Cgroups;
 use super::is_there;
-use crate::spawn::Door;
+use crate::spawn::{Door, Gate, ProcessHandle, Spawner, Spec};
 use crate::state::Users;
 
 /// How long a process waits at its gate. Without its bounds it serves all the same, and the log says so.
@@ -80,8 +80,24 @@ impl Enclosure {
         })
     }
 
+    /// Starts an application's process within its bounds.
+    pub(crate) async fn start(
+        &self,
+        spawner: &Spawner,
+        mut spec: Spec,
+        application: &ApplicationName,
+        bounds: Bounds,
+    ) -> io::Result<ProcessHandle> {
+        if matches!(self, Self::None) {
+            return spawner.start_process(spec).await;
+        }
+        let (gate, door) = Gate::new()?;
+        spec.rights.gate = Some(gate);
+        tokio::join!(spawner.start_process(spec), self.admit(door, application, bounds)).0
+    }
+
     /// Takes the process behind this door in and lets it through. Says in the log when it stays outside.
-    pub(crate) async fn admit(&self, mut door: Door, application: &ApplicationName, bounds: Bounds) {
+    async fn admit(&self, mut door: Door, application: &ApplicationName, bounds: Bounds) {
         // There is no child when its start failed, and then nothing to do.
         let Ok(pid) = door.arrival().await else { return };
         let taken = match self {

@@ -75,7 +75,8 @@ impl Fence<'_> {
 }
 
 async fn run(spawner: &Spawner, script: String) -> Result<(), String> {
-    let program = NFT.iter().map(Path::new).find(|path| path.is_file()).ok_or("nft is not installed (package nftables)")?;
+    let program =
+        NFT.iter().map(Path::new).find(|path| path.is_file()).ok_or("nft is not installed (package nftables)")?;
     let spec = Spec {
         program: program.to_owned(),
         arguments: vec!["-f".into(), "-".into()],
@@ -113,6 +114,9 @@ mod tests {
         ] {
             assert!(script.contains(line), "{script}");
         }
-        assert!(script.starts_with("add table inet scafo_700016\ndelete table inet scafo_700016\n"), "as one transaction");
+        assert!(
+            script.starts_with("add table inet scafo_700016\ndelete table inet scafo_700016\n"),
+            "as one transaction"
+        );
     }
 }

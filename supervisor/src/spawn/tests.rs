@@ -136,3 +136,30 @@ async fn a_group_is_killed_as_a_whole() {
     }
     panic!("a member of the group lives on");
 }
+
+#[tokio::test]
+async fn a_child_at_a_gate_runs_nothing_before_it_is_let_through() {
+    let spawner = Spawner::start().unwrap();
+    let gated = |script| {
+        let (gate, door) = Gate::new().unwrap();
+        let mut spec = shell(script);
+        spec.output = Output::OurLog;
+        spec.rights.gate = Some(gate);
+        (spec, door)
+    };
+    let (spec, mut door) = gated("exit 7");
+    let passing = async {
+        let pid = door.arrival().await.unwrap();
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+        door.open().await;
+        program
+    };
+    let (process, program) = tokio::join!(spawner.start_process(spec), passing);
+    assert_eq!(program, std::env::current_exe().unwrap(), "still a copy of this process");
+    assert_eq!(finished(&mut process.unwrap()).await, Exit::Code(7));
+    // Nobody lets it through: it does not become the program.
+    let (spec, mut door) = gated("exit 7");
+    let refusing = async move { drop(door.arrival().await.unwrap()) };
+    let (process, ()) = tokio::join!(spawner.start_process(spec), refusing);
+    assert!(process.is_err());
+}

@@ -63,7 +63,8 @@ impl Dirs {
             // A passage to what is theirs: nobody but us lists it.
             set_mode(dir, 0o711).map_err(failed(dir))?;
         }
-        for (name, inner) in [(Name::Registryd, "registryd"), (Name::Apiserver, "apiserver"), (Name::Bucketd, "bucket")] {
+        for (name, inner) in [(Name::Registryd, "registryd"), (Name::Apiserver, "apiserver"), (Name::Bucketd, "bucket")]
+        {
             let path = self.state.join(inner);
             private_dir(&path).map_err(failed(&path))?;
             let owner = users.daemon(name);

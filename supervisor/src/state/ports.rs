@@ -15,6 +15,7 @@ use scafo_core::{ApplicationName, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::files::{read_json, write_json};
+use crate::api::Error;
 
 /// How long a pair that nobody uses stays reserved.
 const RESERVED: Duration = Duration::from_secs(24 * 60 * 60);
@@ -47,10 +48,22 @@ pub(crate) struct Book {
 
 impl Book {
     /// Opens the book of a state directory.
-    pub(crate) fn open(state: &Path, range: RangeInclusive<u16>) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// When there is a book that cannot be read: every application would get other ports than the routing documents name.
+    pub(crate) fn open(state: &Path, range: RangeInclusive<u16>) -> Result<Self, Error> {
         let path = state.join("ports.json");
-        let entries = read_json(&path)?.unwrap_or_default();
+        let entries = read_json(&path).map_err(|error| unreadable(&path, &error))?.unwrap_or_default();
         Ok(Self { path, range, entries })
+    }
+
+    /// Notes the pair of a process that runs already, unless the book has one for its application.
+    pub(crate) fn keep(&mut self, name: &ApplicationName, pair: Pair) -> io::Result<()> {
+        if self.entries.contains_key(name) {
+            return Ok(());
+        }
+        self.entries.insert(name.clone(), Entry { pair, unused_since: None });
+        self.save()
     }
 
     /// The pair that an application has, if it has one.
@@ -127,8 +140,24 @@ impl Book {
         self.entries.remove(&oldest).map(|entry| entry.pair)
     }
 
+    /// Writes the book down.
     fn save(&self) -> io::Result<()> {
         write_json(&self.path, &self.entries)
+    }
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Error {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::InvalidData => Error::new(
+            format!("the book of the applications' ports, {path}, is damaged: {error}"),
+            "put it back from a copy; or remove it: then applications that do not run now get new ports, and requests to the old \
+             ones fail until every ingress knows",
+        ),
+        _ => Error::new(
+            format!("the book of the applications' ports, {path}, cannot be read: {error}"),
+            "run as the user that owns the state directory, or set stateDir (SCAFO_STATE_DIR, --state-dir) to one of your own",
+        ),
     }
 }
 
@@ -200,6 +229,27 @@ mod tests {
         std::fs::create_dir(dir.path().join(".ports.json.new")).unwrap();
         assert!(book.assign_with(&name("a"), NOW, 0, |_| true).is_err());
         assert!(book.entries.is_empty());
+    }
+
+    #[test]
+    fn a_damaged_book_is_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        for damaged in ["", "{", "[]"] {
+            std::fs::write(dir.path().join("ports.json"), damaged).unwrap();
+            let error = Book::open(dir.path(), 24_000..=24_005).unwrap_err();
+            assert!(error.message.contains("ports.json, is damaged") && error.hint.contains("remove it"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn the_ports_of_what_runs_already_are_kept_and_never_given_to_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut book = book(&dir);
+        let pair = Pair { public: 24_000, internal: 24_001 };
+        book.keep(&name("a"), pair).unwrap();
+        assert_eq!(book.assign_with(&name("b"), NOW, 0, |_| true).unwrap().unwrap().public, 24_002);
+        book.keep(&name("a"), Pair { public: 24_004, internal: 24_005 }).unwrap();
+        assert_eq!(Book::open(dir.path(), 24_000..=24_005).unwrap().pair(&name("a")), Some(pair));
     }
 
     #[test]

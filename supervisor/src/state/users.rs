@@ -89,7 +89,8 @@ impl Users {
 
     /// A user for one job, which may read what the apiserver staged.
     pub(crate) fn job(&self) -> io::Result<(User, Lent<'_>)> {
-        let uid = self.free_jobs().pop().ok_or_else(|| io::Error::other("no user id is left for another deploy job"))?;
+        let uid =
+            self.free_jobs().pop().ok_or_else(|| io::Error::other("no user id is left for another deploy job"))?;
         let apiserver = self.daemon(Name::Apiserver).gid;
         Ok((User { uid, gid: uid, groups: vec![apiserver], mask: PRIVATE }, Lent { users: self, uid }))
     }

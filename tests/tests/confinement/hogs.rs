@@ -1,7 +1,7 @@
 //! Applications that eat without end: memory, processes, their log. Each harms itself, by the limits that this machine has.
 
-use std::path::Path;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 use nix::unistd::geteuid;
@@ -33,13 +33,20 @@ async fn a_hog_of_each_kind_harms_only_itself() {
     let state = dir.path().join("state");
     let (celld, range) = (runtime(dir.path()), uid_range());
     let root = geteuid().is_root();
-    let mut environment = vec![("SCAFO_CELLD_PATH", celld.as_str())];
+    // A deploy job starts programs of directories on the node's path only, and the script starts one beside this test.
+    let standin = built("celld-workerd");
+    let beside = standin.parent().expect("a directory").display().to_string();
+    let path = format!("{}:{beside}", std::env::var("PATH").expect("a path"));
+    let mut environment = vec![("SCAFO_CELLD_PATH", celld.as_str()), ("PATH", path.as_str())];
     if root {
         environment.push(("SCAFO_CELLD_UID_RANGE", &range));
     }
     let node = Node::start_in(&state, &environment).await;
     let open = not_enforced(&node);
-    let limited = |what: &str| !open.contains("hard limits") || !open.split("hard limits of").nth(1).unwrap_or("").split(" for each").next().unwrap_or("").contains(what);
+    let limited = |what: &str| {
+        !open.contains("hard limits")
+            || !open.split("hard limits of").nth(1).unwrap_or("").split(" for each").next().unwrap_or("").contains(what)
+    };
     let (memory, tasks) = (limited("memory"), root);
     eprintln!(
         "limits that ran: the cut of logs; {}; {}",
@@ -62,9 +69,11 @@ async fn a_hog_of_each_kind_harms_only_itself() {
     }
     let log = |name: &str| std::fs::read(state.join("logs").join(format!("{name}.log"))).unwrap_or_default();
     let says = |name: &str, what: &str| String::from_utf8_lossy(&log(name)).contains(what);
-    wait::until("the flood to be cut", LIMIT, || async { says("log-hog", "bytes are left out here").then_some(()) }).await;
+    wait::until("the flood to be cut", LIMIT, || async { says("log-hog", "bytes are left out here").then_some(()) })
+        .await;
     if tasks {
-        wait::until("the tasks to be refused", LIMIT, || async { says("task-hog", "no more processes").then_some(()) }).await;
+        wait::until("the tasks to be refused", LIMIT, || async { says("task-hog", "no more processes").then_some(()) })
+            .await;
     }
     if memory {
         wait::until("the memory hog to be killed", LIMIT, || async {

@@ -53,7 +53,11 @@ async fn every_daemon_of_a_node_is_confined_from_its_first_instruction() {
     for daemon in DAEMONS {
         let process = node.daemon(daemon).unwrap_or_else(|| panic!("{daemon} runs"));
         let now = status(process.pid);
-        assert_eq!((now["NoNewPrivs"].as_str(), now["CapEff"].as_str(), now["CapPrm"].as_str()), ("1", "0000000000000000", "0000000000000000"), "{daemon}");
+        assert_eq!(
+            (now["NoNewPrivs"].as_str(), now["CapEff"].as_str(), now["CapPrm"].as_str()),
+            ("1", "0000000000000000", "0000000000000000"),
+            "{daemon}"
+        );
         if not_enforced(&node).contains("seccomp") {
             eprintln!("SKIPPED: this kernel has no seccomp");
             continue;
@@ -91,14 +95,16 @@ async fn a_node_as_root_with_user_ids_gives_one_to_each_daemon_and_application()
     assert_eq!(owners.len(), DAEMONS.len() + 2, "{owners:?}");
     let first: u32 = range.split('-').next().and_then(|first| first.parse().ok()).expect("a number");
     assert!(owners.keys().all(|uid| (first..first + 100).contains(uid)), "{owners:?}");
-    let workers: Vec<_> = node.processes().into_iter().filter(|process| process.name.starts_with("celld-workerd")).collect();
+    let workers: Vec<_> =
+        node.processes().into_iter().filter(|process| process.name.starts_with("celld-workerd")).collect();
     assert!(workers.iter().all(|worker| owners.contains_key(&uid(worker.pid))), "{workers:?}");
     for secret in ["node.key", "bucket.json", "ingress-token", "ports.json"] {
         let metadata = std::fs::metadata(state.join(secret)).unwrap_or_else(|error| panic!("{secret}: {error}"));
         assert_eq!((metadata.uid(), metadata.mode() & 0o777), (0, 0o600), "{secret}");
     }
     for (server, mode) in [("registry", 0o710), ("router", 0o710), ("supervisor", 0o710), ("admin", 0o700)] {
-        let metadata = std::fs::metadata(state.join("run").join(server)).unwrap_or_else(|error| panic!("{server}: {error}"));
+        let metadata =
+            std::fs::metadata(state.join("run").join(server)).unwrap_or_else(|error| panic!("{server}: {error}"));
         assert_eq!((metadata.uid(), metadata.mode() & 0o777), (0, mode), "{server}");
     }
     assert_eq!(std::fs::read_dir(state.join("jobs")).expect("the jobs' directory").count(), 0, "jobs leave nothing");
@@ -118,20 +124,27 @@ async fn a_node_as_root_with_user_ids_gives_one_to_each_daemon_and_application()
 async fn hostile_projects_get_nothing(node: &Node, state: &Path) {
     let key = state.join("node.key");
     let shown = key.display();
-    let secret: String = std::fs::read_to_string(&key).expect("the key").lines().nth(1).expect("its second line").to_owned();
+    let secret: String =
+        std::fs::read_to_string(&key).expect("the key").lines().nth(1).expect("its second line").to_owned();
     let up = "../".repeat(24);
     let config = |main: &str, more: &str| {
         format!(r#"{{ "name": "thief", "main": "{main}", "compatibility_date": "2026-01-01"{more} }}"#)
     };
     let rules = r#", "rules": [{ "type": "Text", "globs": ["**/*.key"] }]"#;
-    let code = |from: &str| format!("import key from \"{from}\";\nexport default {{ fetch() {{ return new Response(key); }} }};\n");
+    let code = |from: &str| {
+        format!("import key from \"{from}\";\nexport default {{ fetch() {{ return new Response(key); }} }};\n")
+    };
     let relative = format!("{up}{}", shown.to_string().trim_start_matches('/'));
     let assets = format!(r#", "assets": {{ "directory": "{relative}/.." }}"#);
     let projects = [
         ("an absolute import", config("index.js", rules), code(&shown.to_string())),
         ("a relative import", config("index.js", rules), code(&relative)),
         ("main outside", config(&relative, ""), String::new()),
-        ("assets outside", config("index.js", &assets), "export default { fetch() { return new Response('x'); } };\n".to_owned()),
+        (
+            "assets outside",
+            config("index.js", &assets),
+            "export default { fetch() { return new Response('x'); } };\n".to_owned(),
+        ),
         ("an import of proc", config("index.js", rules), code("/proc/self/environ")),
     ];
     for (what, config, code) in projects {
@@ -149,7 +162,11 @@ async fn hostile_projects_get_nothing(node: &Node, state: &Path) {
     std::os::unix::fs::symlink(&key, project.path().join("linked.key")).expect("a link");
     let output = node.scafo(["deploy".as_ref(), project.path().as_os_str()]).await;
     assert!(!output.status.success() && !both(&output).contains(&secret), "{}", both(&output));
-    assert_eq!(std::fs::read_dir(state.join("jobs")).expect("the jobs' directory").count(), 0, "failed jobs leave nothing");
+    assert_eq!(
+        std::fs::read_dir(state.join("jobs")).expect("the jobs' directory").count(),
+        0,
+        "failed jobs leave nothing"
+    );
 }
 
 #[tokio::test]

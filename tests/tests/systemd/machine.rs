@@ -40,7 +40,11 @@ pub(crate) fn prepared() -> Result<PathBuf, String> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home.join(".cache"), PathBuf::from);
     let tools = std::env::var_os("SCAFO_TOOLS").map_or_else(|| cache.join("scafo/tools"), PathBuf::from);
     let root = tools.join(ROOT);
-    if root.is_dir() { Ok(root) } else { Err(format!("{} is not there: scripts/systemd-root.sh makes it", root.display())) }
+    if root.is_dir() {
+        Ok(root)
+    } else {
+        Err(format!("{} is not there: scripts/systemd-root.sh makes it", root.display()))
+    }
 }
 
 impl Machine {
@@ -54,7 +58,14 @@ impl Machine {
         prepare(&root);
         let log = File::create(dir.path().join("console")).expect("a file");
         let nspawn = Command::new("/usr/bin/systemd-nspawn")
-            .args(["--quiet", "--private-network", "--register=no", "--keep-unit", "--console=pipe", "--kill-signal=SIGRTMIN+3"])
+            .args([
+                "--quiet",
+                "--private-network",
+                "--register=no",
+                "--keep-unit",
+                "--console=pipe",
+                "--kill-signal=SIGRTMIN+3",
+            ])
             // The container's own filter is older than these calls, which the node confines its children with.
             .arg("--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self")
             .arg("--directory")
@@ -91,7 +102,13 @@ impl Machine {
         let limit = COMMAND.as_secs().to_string();
         Command::new("timeout")
             .args(["--kill-after=5", &limit, "nsenter", "--target", &pid, "--all", "/usr/bin/env", "-i", "HOME=/root"])
-            .args(["LC_ALL=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", &format!("cd /; {script}")])
+            .args([
+                "LC_ALL=C.UTF-8",
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "/bin/sh",
+                "-c",
+                &format!("cd /; {script}"),
+            ])
             .stdin(Stdio::null())
             .output()
             .expect("nsenter runs")
@@ -104,7 +121,12 @@ impl Machine {
         let mut command = tokio::process::Command::new("nsenter");
         command
             .args(["--target", &pid, "--all", "/usr/bin/env", "-i", "HOME=/root", "LC_ALL=C.UTF-8"])
-            .args(["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/bin/sh", "-c", &format!("cd /; {script}")])
+            .args([
+                "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                "/bin/sh",
+                "-c",
+                &format!("cd /; {script}"),
+            ])
             .stdin(Stdio::null())
             .kill_on_drop(true);
         tokio::time::timeout(COMMAND, command.output()).await.expect("the command ends").expect("nsenter runs")
@@ -113,7 +135,13 @@ impl Machine {
     /// Runs a command that has to succeed, and gives what it printed.
     pub(crate) async fn must(&self, script: &str) -> String {
         let output = self.run_beside(script).await;
-        assert!(output.status.success(), "`{script}`: {}{}\n{}", text(&output.stdout), text(&output.stderr), self.journal());
+        assert!(
+            output.status.success(),
+            "`{script}`: {}{}\n{}",
+            text(&output.stdout),
+            text(&output.stderr),
+            self.journal()
+        );
         text(&output.stdout)
     }
 
@@ -124,7 +152,11 @@ impl Machine {
 
     /// The end of the node's log.
     pub(crate) fn journal(&self) -> String {
-        text(&self.run("journalctl --no-pager -o cat -u scafo.service -n 80; systemctl status --no-pager scafo.service").stdout)
+        text(
+            &self
+                .run("journalctl --no-pager -o cat -u scafo.service -n 80; systemctl status --no-pager scafo.service")
+                .stdout,
+        )
     }
 
     fn enter_network(&self) {

@@ -59,7 +59,12 @@ CELLD_STANDIN_WORKERD = "/usr/local/lib/workerd"
 fn package(out: &Path) -> PathBuf {
     let bin = built("scafo");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
-    let packed = Command::new(script).args(["--fast", "--bin"]).arg(bin.parent().expect("a directory")).arg("--out").arg(out).output();
+    let packed = Command::new(script)
+        .args(["--fast", "--bin"])
+        .arg(bin.parent().expect("a directory"))
+        .arg("--out")
+        .arg(out)
+        .output();
     let packed = packed.expect("the script runs");
     assert!(packed.status.success(), "{}{}", text(&packed.stdout), text(&packed.stderr));
     text(&packed.stdout).trim().into()
@@ -110,7 +115,8 @@ impl Machine {
         let of = |pid: &str| {
             let shown = self.run(&format!("cat /proc/{pid}/status; echo ---; cat /proc/{pid}/cgroup"));
             let (status, cgroup) = text(&shown.stdout).split_once("---").map(|(a, b)| (a.to_owned(), b.to_owned()))?;
-            let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()?;
+            let uid =
+                status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().next()?.parse().ok()?;
             Some(Shown { pid: pid.parse().ok()?, uid, status, cgroup })
         };
         text(&listed.stdout).split_whitespace().filter_map(of).collect()
@@ -243,7 +249,8 @@ async fn deploys(machine: &Machine) {
 }
 
 async fn get_shop() -> (u16, String) {
-    let answer = client().get(format!("http://{INGRESS}/")).header("host", "shop.apps.test").send().await.expect("an answer");
+    let answer =
+        client().get(format!("http://{INGRESS}/")).header("host", "shop.apps.test").send().await.expect("an answer");
     (answer.status().as_u16(), answer.text().await.expect("a body"))
 }
 
@@ -255,9 +262,16 @@ fn everybody_is_confined(machine: &Machine) {
     };
     let mut uids = BTreeSet::new();
     for daemon in ["bucketd", "registryd", "routerd", "apiserver", "ingressd"] {
-        let shown = machine.processes(&format!("/usr/lib/scafo/scafo-{daemon}")).pop().unwrap_or_else(|| panic!("{daemon} runs"));
+        let shown = machine
+            .processes(&format!("/usr/lib/scafo/scafo-{daemon}"))
+            .pop()
+            .unwrap_or_else(|| panic!("{daemon} runs"));
         assert!(uids.insert(shown.uid) && shown.uid >= 1_900_000_000, "{daemon}: {}", shown.uid);
-        assert_eq!((field(&shown, "NoNewPrivs"), field(&shown, "CapEff")), ("1".into(), "0000000000000000".into()), "{daemon}");
+        assert_eq!(
+            (field(&shown, "NoNewPrivs"), field(&shown, "CapEff")),
+            ("1".into(), "0000000000000000".into()),
+            "{daemon}"
+        );
         let filters: u32 = field(&shown, "Seccomp_filters").parse().expect("a number");
         let own: u32 = {
             let supervisor = machine.processes("/usr/bin/scafo sail").pop().expect("the supervisor");
@@ -277,16 +291,21 @@ fn everybody_is_confined(machine: &Machine) {
     assert_eq!((scope("TasksMax"), scope("CPUWeight")), ("512".to_owned(), "100".to_owned()));
     // No secret of the node but what its runtime needs: the bucket's credentials.
     let environ = std::fs::read(format!("{}/proc/{}/environ", machine.root().display(), shop.pid)).unwrap_or_default();
-    let environ = if environ.is_empty() { machine.run(&format!("cat /proc/{}/environ", shop.pid)).stdout } else { environ };
+    let environ =
+        if environ.is_empty() { machine.run(&format!("cat /proc/{}/environ", shop.pid)).stdout } else { environ };
     let token = std::fs::read_to_string(machine.root().join("var/lib/scafo/ingress-token")).expect("the token");
     let environ = text(&environ);
-    assert!(environ.contains("CELLD_WATCH=") && !environ.contains(token.trim()) && !environ.contains("SCAFO_"), "{environ}");
+    assert!(
+        environ.contains("CELLD_WATCH=") && !environ.contains(token.trim()) && !environ.contains("SCAFO_"),
+        "{environ}"
+    );
 }
 
 fn applications_are_fenced_off_from_each_other(machine: &Machine) {
     let port = machine.shop_port();
     let as_user = |uid: u32| {
-        let connect = format!("setpriv --reuid={uid} --regid={uid} --clear-groups bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
+        let connect =
+            format!("setpriv --reuid={uid} --regid={uid} --clear-groups bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}'");
         machine.run(&connect).status.success()
     };
     assert!(!as_user(1_900_009_000), "another application's user reaches the shop's port");
@@ -335,8 +354,12 @@ async fn came_back(machine: &Machine, before: u32, shop: u32) {
 
 async fn takes_other_settings_without_a_failed_request(machine: &Machine) {
     let (before, shop) = (machine.main_pid(), machine.shop().pid);
-    let changed = format!("log = \"debug,h2=info,hyper=info,hyper_util=info,tower=info\"\n{}\n[node.labels]\nregion = \"north\"\n", config());
-    let changed = changed.replace("hold = \"1s\"", "hold = \"1s\"\ntoken = [\"a-token-of-the-test-that-is-long-enough\"]");
+    let changed = format!(
+        "log = \"debug,h2=info,hyper=info,hyper_util=info,tower=info\"\n{}\n[node.labels]\nregion = \"north\"\n",
+        config()
+    );
+    let changed =
+        changed.replace("hold = \"1s\"", "hold = \"1s\"\ntoken = [\"a-token-of-the-test-that-is-long-enough\"]");
     let loads = Loads::start(machine);
     loads.flow().await;
     std::fs::write(machine.root().join("etc/scafo/scafo.toml"), changed).expect("the configuration");
@@ -373,11 +396,17 @@ impl Machine {
 
 async fn hogs_harm_only_themselves(machine: &Machine) {
     // What the kernel enforces of a scope, and not only systemd writes down: a container may have no say in it.
-    let enforced = text(&machine.run("test -w /sys/fs/cgroup/memory -o -w /sys/fs/cgroup/cgroup.subtree_control && echo yes").stdout);
+    let enforced = text(
+        &machine.run("test -w /sys/fs/cgroup/memory -o -w /sys/fs/cgroup/cgroup.subtree_control && echo yes").stdout,
+    );
     let enforced = enforced.trim() == "yes";
     eprintln!(
         "hogs in the machine: limits by the number of a user's tasks and by the cut of logs{}",
-        if enforced { ", of memory and tasks by control groups" } else { "; control groups are not writable in this container, so memory is not tried here" }
+        if enforced {
+            ", of memory and tasks by control groups"
+        } else {
+            "; control groups are not writable in this container, so memory is not tried here"
+        }
     );
     let hogs: &[&str] = if enforced { &["log-hog", "task-hog", "memory-hog"] } else { &["log-hog", "task-hog"] };
     let loads = Loads::start(machine);
@@ -408,8 +437,12 @@ async fn hogs_harm_only_themselves(machine: &Machine) {
     outcomes.never_refused("three hogs beside it", 0);
     let tasks = text(&machine.run("ps -eLo uid= | sort | uniq -c | sort -n | tail -1").stdout);
     eprintln!("the most tasks of one user: {}", tasks.trim());
-    let logs: u64 = text(&machine.run("du -sk /var/lib/scafo/logs | cut -f1").stdout).trim().parse().expect("a number");
-    assert!(logs < 64 * 1024, "the logs take {logs} KiB");
+    // Between two looks a flood is as long as a core can make it, so this is looked at until it was just cut.
+    wait::until("the logs to be short", LIMIT, || async {
+        let taken = text(&machine.run("du -sk /var/lib/scafo/logs | cut -f1").stdout);
+        taken.trim().parse::<u64>().is_ok_and(|kib| kib < 32 * 1024).then_some(())
+    })
+    .await;
     for hog in hogs {
         let _ = machine.run_beside(&format!("scafo app retire {hog}")).await;
     }
