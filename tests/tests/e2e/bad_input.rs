@@ -167,11 +167,15 @@ async fn a_full_disk_refuses_the_deploy_and_everything_goes_on_when_there_is_spa
 
     let ballast = disk.fill();
     let next = Project::answering("shop", "while full");
-    next.write("padding.txt", &"incompressible enough ".repeat(40_000));
+    // Nothing that packing could make small.
+    let padding: Vec<u8> = (0..1 << 20).map(|_| rand::random()).collect();
+    std::fs::write(next.path().join("padding.bin"), padding).unwrap();
     let output = node.scafo(["deploy".as_ref(), next.path().as_os_str()]).await;
     let said = both(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("hint:"), "{said}");
+    assert!(said.contains("hint:") && said.contains("free some space"), "{said}");
+    let staged = std::fs::read_dir(state.join("apiserver/stage")).unwrap();
+    assert_eq!(staged.count(), 0, "nothing half-written stays");
     assert_eq!(node.get("shop", "/").await.unwrap(), (200, "before".to_owned()), "it serves on");
 
     std::fs::remove_file(ballast).unwrap();

@@ -61,6 +61,24 @@ async fn deploys_that_wait_outlive_a_whole_nodes_kill() {
     node.stop().await;
 }
 
+#[tokio::test]
+async fn a_deploy_whose_job_runs_when_its_node_is_stopped_goes_on_after_the_start() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let state = dir.path().join("state");
+    // No job of this run ends by itself, so that one is cut off by the stop.
+    let node = Node::start_in(&state, &[("SCAFO_CELLD_ENV", "CELLD_STANDIN_DEPLOY=hang")]).await;
+    let ids = queue(&node).await;
+    wait::until("the first job", Duration::from_secs(60), || async {
+        let jobs = std::fs::read_dir(state.join("jobs")).ok()?;
+        (jobs.count() > 0).then_some(())
+    })
+    .await;
+    node.stop().await;
+    let node = Node::start_in(&state, &[]).await;
+    all_deployed_and_the_last_is_served(&node, &ids).await;
+    node.stop().await;
+}
+
 async fn outlive(daemon: &str) {
     let node = Node::start().await;
     let ids = queue(&node).await;
