@@ -3,7 +3,9 @@
 // Helpers of tests, outside of the functions that are marked as such.
 #![allow(clippy::panic, clippy::unwrap_used)]
 
+mod adoption;
 mod bad_input;
+mod deletion;
 mod deploy;
 mod examples;
 mod kills;
