@@ -5,9 +5,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use prometheus_client::encoding::EncodeLabelSet;
 use scafo_core::problem::{Problem, ProblemCode};
-use scafo_telemetry::metrics::{
-    Counter, Family, Gauge, Histogram, Kind, Metrics, Registry, Unit, read, seconds,
-};
+use scafo_telemetry::metrics::{Counter, Family, Gauge, Histogram, Kind, Metrics, Registry, Unit, read, seconds};
 
 use crate::auth::Authenticator;
 use crate::deploy::Intake;

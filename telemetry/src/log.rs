@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing::Metadata;
-use tracing_subscriber::filter::{FilterExt as _, FilterFn, filter_fn};
+use tracing_subscriber::filter::{FilterExt as _, FilterFn, LevelFilter, filter_fn};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -38,8 +38,10 @@ pub enum FilterError {
 pub fn init(process: &'static str) {
     let filter = EnvFilter::try_from_env("SCAFO_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let (filter, handle) = reload::Layer::new(filter);
-    // Spans of traces are not for people who read lines: they would stand before each of them.
+    // Spans of traces are not for people who read lines: they would stand before each of them. Without a level of its own this
+    // filter would take the other one's away, and every line that is not written would be looked at each time.
     let lines: FilterFn<fn(&Metadata<'_>) -> bool> = filter_fn(|metadata| !trace::is_ours(metadata));
+    let lines = lines.with_max_level_hint(LevelFilter::TRACE);
     let layer = fmt::layer().with_writer(|| Unfailing(io::stderr()));
     let layer = match std::env::var("SCAFO_LOG_FORMAT").as_deref() {
         Ok("json") => layer.json().with_current_span(false).with_filter(filter.and(lines)).boxed(),
@@ -82,5 +84,20 @@ impl io::Write for Unfailing {
     fn flush(&mut self) -> io::Result<()> {
         let _ = self.0.flush();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_logged_costs_one_look_at_a_level() {
+        init("test");
+        set_filter("debug").unwrap();
+        assert_eq!(LevelFilter::current(), LevelFilter::DEBUG);
+        assert!(matches!(set_filter("info,x=y=z"), Err(FilterError::Malformed(_))));
+        set_filter("").unwrap();
+        assert_eq!(LevelFilter::current(), LevelFilter::INFO);
     }
 }

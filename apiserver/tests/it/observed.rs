@@ -113,11 +113,17 @@ async fn the_access_log_has_one_line_for_each_request_and_no_secret() {
         (Method::GET, query, &ingress, ""),
         (Method::GET, query, "Bearer another-secret-token", ""),
         (Method::PUT, "/v1/storage/objects/key", &ingress, "-----BEGIN PRIVATE KEY-----"),
-        (Method::POST, "/v1/applications/shop/labels", &harness.token("root"), r#"{"labels":{"a":"hunter2-in-the-body"}}"#),
+        (
+            Method::POST,
+            "/v1/applications/shop/labels",
+            &harness.token("root"),
+            r#"{"labels":{"a":"hunter2-in-the-body"}}"#,
+        ),
     ];
     let mut answers = Vec::new();
     for (method, path, authorization, body) in &requests {
-        let headers = [("authorization", *authorization), ("x-odd", "hunter2-in-a-header"), ("cookie", "hunter2-cookie")];
+        let headers =
+            [("authorization", *authorization), ("x-odd", "hunter2-in-a-header"), ("cookie", "hunter2-cookie")];
         answers.push(harness.send(method.clone(), path, &headers, (*body).to_owned()).await);
     }
     let text = log.text();
@@ -247,7 +253,10 @@ async fn what_never_became_a_request_is_refused_with_a_document_too() {
         let (answered, document) = raw(&mut stream, head).await;
         assert_eq!(answered, status);
         let expected = (json!("about:blank"), json!(title), json!(status));
-        assert_eq!((&document["type"], &document["title"], &document["status"]), (&expected.0, &expected.1, &expected.2));
+        assert_eq!(
+            (&document["type"], &document["title"], &document["status"]),
+            (&expected.0, &expected.1, &expected.2)
+        );
     }
     let text = scrape(&harness).await;
     assert_eq!(value(&text, r#"scafo_http_unread_total{status="431"}"#), Some(1.0));
@@ -262,9 +271,8 @@ async fn bytes_of_an_answer_are_never_taken_for_a_refusal_and_one_after_it_still
     let words = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\r\n".repeat(8000);
     harness.registry.world().stored.objects.insert("a/b".to_owned(), words.clone().into());
     let mut stream = TcpStream::connect(harness.address).await.unwrap();
-    let get = format!(
-        "GET /v1/storage/objects/a/b HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {INGRESS_TOKEN}\r\n\r\n"
-    );
+    let get =
+        format!("GET /v1/storage/objects/a/b HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {INGRESS_TOKEN}\r\n\r\n");
     stream.write_all(get.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !answer.ends_with(words.as_bytes()) {

@@ -149,8 +149,7 @@ async fn of_two_hundred_uploads_as_many_are_admitted_as_there_is_room_for_and_me
     assert_eq!(root["publicKey"], serde_json::json!(PublicKey::from(&signing_key("root"))));
     registry.world().keys.insert("root".to_owned(), operator_key(&root));
     registry.world().slow = true;
-    let _serving =
-        (registry.serve(&dir.path().join("registry.sock")), router.serve(&dir.path().join("router.sock")));
+    let _serving = (registry.serve(&dir.path().join("registry.sock")), router.serve(&dir.path().join("router.sock")));
     let (process, address) = Process::start(dir.path());
     until("it is up", || dir.path().join("api/stage").is_dir()).await;
     let artifact = Arc::new(archive(&[("wrangler.jsonc", "{}"), ("data", &"x".repeat(ARTIFACT))]));
@@ -189,5 +188,9 @@ async fn of_two_hundred_uploads_as_many_are_admitted_as_there_is_room_for_and_me
     }
     until("nothing is staged any more", || staged(dir.path()) == 0).await;
     assert_eq!(registry.world().accepted.len(), QUEUE);
-    println!("{QUEUE} of {UPLOADS} uploads of {} MiB were admitted; {} KiB more memory than at rest", ARTIFACT >> 20, more / 1024);
+    println!(
+        "{QUEUE} of {UPLOADS} uploads of {} MiB were admitted; {} KiB more memory than at rest",
+        ARTIFACT >> 20,
+        more / 1024
+    );
 }
