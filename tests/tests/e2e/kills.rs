@@ -13,6 +13,8 @@ fn rounds() -> usize {
 
 struct Loads {
     application: Load,
+    /// The same with bodies, which nobody may send a second time.
+    posts: Load,
     reads: Load,
     routes: Load,
     health: Load,
@@ -26,6 +28,7 @@ struct Outcomes {
 impl Loads {
     fn start(node: &Node) -> Self {
         let (url, host) = (node.dev.ingress.clone(), node.host("shop"));
+        let (post_url, post_host) = (url.clone(), host.clone());
         let api = node.api();
         let over_api = |request: fn(&Api) -> reqwest::RequestBuilder| {
             let api = api.clone();
@@ -33,6 +36,7 @@ impl Loads {
         };
         Self {
             application: Load::start(3, move || client().get(&url).header("host", &host)),
+            posts: Load::start(2, move || client().post(&post_url).header("host", &post_host).body("a body")),
             reads: over_api(|api| api.request(Method::GET, "/v1/applications")),
             routes: over_api(|api| api.ingress("/v1/ingress/routes")),
             health: over_api(|api| api.bare(Method::GET, "/.well-known/scafo/health")),
@@ -43,7 +47,9 @@ impl Loads {
         let mut api = self.reads.stop().await;
         api.extend(self.routes.stop().await);
         api.extend(self.health.stop().await);
-        Outcomes { application: self.application.stop().await, api }
+        let mut application = self.application.stop().await;
+        application.extend(self.posts.stop().await);
+        Outcomes { application, api }
     }
 }
 
@@ -123,6 +129,6 @@ async fn a_killed_apiserver_cuts_only_the_calls_that_it_held() {
 #[tokio::test]
 async fn a_killed_ingressd_cuts_only_the_requests_that_it_held() {
     let outcomes = killed("scafo-ingressd").await;
-    only_cut("applications", &outcomes.application, 3, &[200]);
+    only_cut("applications", &outcomes.application, 5, &[200]);
     none_lost("API", &outcomes.api, &[200]);
 }
