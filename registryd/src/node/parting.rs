@@ -61,7 +61,9 @@ impl Parting {
         now: impl Fn() -> Mono,
         late: impl Future<Output = ()>,
     ) -> Result<Left, Problem> {
-        if !world.nodes.values().any(|node| node.live && node.record.id != *me) {
+        // Begun, it is carried on: others that look dead for a moment are sent requests here all the same.
+        let begun = *self.asked.borrow();
+        if !begun && !world.nodes.values().any(|node| node.live && node.record.id != *me) {
             return Ok(Left::NOTHING);
         }
         self.asked.send_if_modified(|asked| !std::mem::replace(asked, true));
@@ -187,6 +189,8 @@ mod tests {
         parting.is_out(Out { since: Mono::at(Duration::from_secs(9)), held: Left { hold: HOLD, applications: 2 } });
         let left = parting.leave(&two, &me, at(17), std::future::pending()).await.unwrap();
         assert_eq!(left, Left { hold: Duration::from_secs(25), applications: 2 });
+        let left = parting.leave(&alone, &me, at(27), std::future::pending()).await.unwrap();
+        assert_eq!(left.hold, Duration::from_secs(15), "whoever seems to be gone by now");
         let left = parting.leave(&two, &me, at(60), std::future::pending()).await.unwrap();
         assert_eq!(left.hold, Duration::ZERO);
     }

@@ -266,6 +266,7 @@ impl Driver {
             match effect {
                 None => return,
                 Some(Effect::Terminate) => {
+                    tracing::info!(application = %self.application, "asking its process to end");
                     self.signal(Signal::TERM);
                     return;
                 }

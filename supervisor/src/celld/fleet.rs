@@ -115,7 +115,7 @@ impl Fleet {
         ports: std::ops::RangeInclusive<u16>,
     ) -> Result<Self, Error> {
         let state = launch.dirs.state.clone();
-        let book = Book::open(&state, ports).map_err(|error| cannot_write(&state.join("ports.json"), &error))?;
+        let book = Book::open(&state, ports)?;
         let belongings = Belongings::open(&launch.dirs).map_err(|error| cannot_write(&state.join("owners"), &error))?;
         let processes = launch.dirs.processes();
         let records = Record::all(&processes).map_err(|error| cannot_write(&processes, &error))?;
@@ -167,6 +167,9 @@ impl Fleet {
         tracing::info!(application = %record.application, pid = record.pid, "taking over its process");
         if let Err(error) = record.save(&self.shared.launch.dirs.processes()) {
             tracing::warn!(application = %record.application, %error, "cannot write down what was taken over");
+        }
+        if let Err(error) = self.book().keep(&record.application, record.ports) {
+            tracing::warn!(application = %record.application, %error, "cannot write down the ports of what was taken over");
         }
         inner.start(&self.shared, &record.application, None, record.ports, |driver| driver.adopt(record, process));
     }

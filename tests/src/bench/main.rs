@@ -13,6 +13,7 @@ mod ingress;
 mod node;
 mod propagation;
 mod recovery;
+mod registry;
 mod rendering;
 mod statistics;
 mod wrk;
@@ -45,6 +46,9 @@ async fn main() {
     }
     if runs("rendering") {
         rendering::run();
+    }
+    if runs("registry") {
+        registry::run().await;
     }
     if runs("propagation") {
         propagation::run().await;
