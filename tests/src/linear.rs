@@ -38,20 +38,34 @@ pub struct Event<O> {
 /// # Errors
 /// What cannot be explained, and how far the search came.
 pub fn check<O: Model>(events: &[Event<O>]) -> Result<(), String> {
-    let mut events: Vec<&Event<O>> = events.iter().collect();
-    // Those that ended first come first; the search then tries the likely orders first, and those of unknown end last.
-    events.sort_by_key(|event| (event.ended.is_none(), event.ended, event.began));
+    check_with(events, &[])
+}
+
+/// Looks for an order in which each of `optional` takes effect between its beginning and its end, or never.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_with<O: Model>(events: &[Event<O>], optional: &[Event<O>]) -> Result<(), String> {
+    let needed = events.iter().map(|event| (event, event.ended.is_some()));
+    let mut events: Vec<(&Event<O>, bool)> = needed.chain(optional.iter().map(|event| (event, false))).collect();
+    // Those that ended first come first; the search then tries the likely orders first, and what need not be last.
+    events.sort_by_key(|(event, needed)| (!needed, event.ended, event.began));
     let mut tried = HashSet::new();
     let mut best = 0;
     let mut open = vec![(Placed::none(events.len()), O::State::default())];
     while let Some((placed, state)) = open.pop() {
-        let waiting = |(at, event): &(usize, &&Event<O>)| !placed.has(*at) && event.ended.is_some();
+        let waiting = |(at, (_, needed)): &(usize, &(&Event<O>, bool))| *needed && !placed.has(*at);
         // Nothing may come before this that began after it.
-        let Some((first, next)) = events.iter().enumerate().find(waiting) else { return Ok(()) };
+        let Some((first, (next, _))) = events.iter().enumerate().find(waiting) else { return Ok(()) };
         best = best.max(first);
         let until = next.ended.unwrap_or(Duration::MAX);
-        for (at, event) in events.iter().enumerate().rev() {
+        for (at, (event, needed)) in events.iter().enumerate().rev() {
             if placed.has(at) || event.began > until {
+                continue;
+            }
+            // Nor may what need not be come behind what began after it.
+            let late = |ended| events.iter().enumerate().any(|(at, (other, _))| placed.has(at) && other.began > ended);
+            if !needed && event.ended.is_some_and(late) {
                 continue;
             }
             let Some(state) = event.what.step(&state) else { continue };
@@ -64,8 +78,8 @@ pub fn check<O: Model>(events: &[Event<O>]) -> Result<(), String> {
             return Err(format!("undecided after {STATES_MAX} states"));
         }
     }
-    let stuck = &events[best];
-    let near = events.iter().filter(|event| event.began <= stuck.ended.unwrap_or_default());
+    let (stuck, _) = events[best];
+    let near = events.iter().map(|(event, _)| event).filter(|event| event.began <= stuck.ended.unwrap_or_default());
     let near: Vec<String> = near.rev().take(30).map(|event| format!("{event:?}")).collect();
     Err(format!("no order explains {stuck:?}; what came before it, last first:\n{}", near.join("\n")))
 }
@@ -210,6 +224,21 @@ mod tests {
             events.extend([event(Write(2), 0, ended), event(Write(3), 2, 3)]);
             assert!(!fine(&events), "{ended:?}");
         }
+    }
+
+    #[test]
+    fn what_need_not_be_is_between_its_beginning_and_its_end() {
+        use Register::{Read, Write};
+        let again = [Some(2), Some(3), Some(2)].into_iter().zip([1, 3, 5]);
+        let mut events: Vec<_> = again.map(|(seen, at)| event(Read(seen), at, at + 1)).collect();
+        events.extend([event(Write(2), 0, 9), event(Write(3), 2, 3)]);
+        assert!(check(&events).is_err());
+        assert!(check_with(&events, &[event(Write(2), 0, 9)]).is_ok(), "it took place twice");
+        assert!(check_with(&events, &[event(Write(2), 0, 2)]).is_ok());
+        assert!(check_with(&events[..4], &[event(Write(7), 0, 9)]).is_err(), "it is no excuse for another");
+        let late = [event(Write(1), 0, 1), event(Write(2), 2, 3), event(Read(Some(1)), 6, 7)];
+        assert!(check_with(&late, &[event(Write(1), 0, 9)]).is_ok());
+        assert!(check_with(&late, &[event(Write(1), 0, 1)]).is_err(), "it cannot be later than its end");
     }
 
     #[test]
