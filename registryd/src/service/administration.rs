@@ -158,9 +158,16 @@ impl Caller {
         }
     }
 
-    /// Leaves the one event that says who decided it.
+    /// Leaves the one event that says who decided it. Behind the API it stands in the API's log, with the request's id and what was
+    /// refused too; here it is for who looks closer.
     pub(super) fn audit(&self, action: &'static str, subject: &str) {
-        tracing::info!(target: AUDIT, actor = self.name(), kind = self.kind(), action, subject, "decided");
+        let (actor, kind) = (self.name(), self.kind());
+        match self {
+            Self::Local => tracing::info!(target: AUDIT, actor, kind, action, subject, "decided"),
+            Self::Operator { .. } | Self::Node(_) => {
+                tracing::debug!(target: AUDIT, actor, kind, action, subject, "decided");
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Measured {
 /// Runs wrk with 64 connections for so many seconds. Every answer has to be a good one.
 pub(crate) fn wrk<S: AsRef<OsStr>>(seconds: u32, arguments: impl IntoIterator<Item = S>) -> Measured {
     let output = Command::new("wrk")
-        .args(["-t2", "-c64", "--latency", "-d", &seconds.to_string()])
+        .args(["-t2", "-c64", "--latency", "--timeout", "10s", "-d", &seconds.to_string()])
         .args(arguments)
         .output()
         .expect("wrk runs (scripts/bench-tools.sh installs it)");

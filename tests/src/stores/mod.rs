@@ -1,7 +1,7 @@
 //! True S3 stores for tests, each a process on free ports with a directory of its own, gone when it is dropped.
 
 pub(crate) mod leash;
-pub(crate) mod tools;
+pub mod tools;
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};

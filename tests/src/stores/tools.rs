@@ -7,7 +7,7 @@ use std::path::PathBuf;
 ///
 /// # Panics
 /// When it is not installed: says how to install it.
-pub(crate) fn find(name: &str) -> PathBuf {
+pub fn find(name: &str) -> PathBuf {
     let path = root().join("bin").join(name);
     assert!(path.is_file(), "{name} is not installed in {}: run `make test-tools`", root().display());
     path
