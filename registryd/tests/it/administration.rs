@@ -281,7 +281,7 @@ async fn each_decision_leaves_one_event_that_names_who_decided() {
     let subscriber = tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
-        .with_env_filter("off,scafo::audit=info")
+        .with_env_filter("off,scafo::audit=debug")
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::set_global_default(subscriber).unwrap();
