@@ -13,12 +13,14 @@ demo: build
 ## Everything that CI runs.
 test: check build test-tools
 	cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
+	CARGO_FLAGS='$(CARGO_FLAGS)' scripts/fuzz.sh
 	scripts/caddy-tests.sh
 	DEMO_API=127.0.0.1:0 DEMO_INGRESS=127.0.0.1:0 ONCE=1 scripts/demo.sh
 
 ## The same tests, longer: more races, more kills, more seeds.
 test-long: build test-tools
 	SCAFO_TEST_LONG=1 cargo test $(CARGO_FLAGS) --workspace --no-fail-fast
+	SCAFO_FUZZ_SECONDS=600 CARGO_FLAGS='$(CARGO_FLAGS)' scripts/fuzz.sh
 
 ## Speed, side by side with what it is compared to.
 bench: tools

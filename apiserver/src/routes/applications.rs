@@ -61,36 +61,22 @@ pub(crate) async fn show(
     answer(&caller, &app.administration.application(&name).await?)
 }
 
-pub(crate) async fn block(
+/// Blocks an application, or lifts the block.
+pub(crate) async fn set_blocked<const BLOCKED: bool>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(name): Extension<ApplicationName>,
 ) -> Result<Response, Refusal> {
-    answer(&caller, &app.administration.set_blocked(&caller, &name, true).await?)
+    answer(&caller, &app.administration.set_blocked(&caller, &name, BLOCKED).await?)
 }
 
-pub(crate) async fn unblock(
+/// Retires an application, or takes that back.
+pub(crate) async fn set_retired<const RETIRED: bool>(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Caller>,
     Extension(name): Extension<ApplicationName>,
 ) -> Result<Response, Refusal> {
-    answer(&caller, &app.administration.set_blocked(&caller, &name, false).await?)
-}
-
-pub(crate) async fn retire(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Extension(name): Extension<ApplicationName>,
-) -> Result<Response, Refusal> {
-    answer(&caller, &app.administration.set_retired(&caller, &name, true).await?)
-}
-
-pub(crate) async fn unretire(
-    State(app): State<Arc<App>>,
-    Extension(caller): Extension<Caller>,
-    Extension(name): Extension<ApplicationName>,
-) -> Result<Response, Refusal> {
-    answer(&caller, &app.administration.set_retired(&caller, &name, false).await?)
+    answer(&caller, &app.administration.set_retired(&caller, &name, RETIRED).await?)
 }
 
 #[derive(Deserialize)]

@@ -122,11 +122,11 @@ pub const ROUTES: &[Route] = &[
         .answers(200, Json("ApplicationAnswer"))
         .refuses(&[NotFound]),
     posting("/v1/applications/{name}/block", ADMIN, "Stops serving it until it is unblocked", || {
-        post(applications::block)
+        post(applications::set_blocked::<true>)
     })
     .answers(200, Json("ApplicationAnswer"))
     .refuses(CHANGE),
-    posting("/v1/applications/{name}/unblock", ADMIN, "Serves it again", || post(applications::unblock))
+    posting("/v1/applications/{name}/unblock", ADMIN, "Serves it again", || post(applications::set_blocked::<false>))
         .answers(200, Json("ApplicationAnswer"))
         .refuses(CHANGE),
     posting("/v1/applications/{name}/labels", ADMIN, "Replaces the fleet's notes about it", || {
@@ -136,13 +136,15 @@ pub const ROUTES: &[Route] = &[
     .answers(200, Json("ApplicationAnswer"))
     .refuses(CHANGE),
     posting("/v1/applications/{name}/retire", SETTER, "Stops serving it; it may be deleted after its grace", || {
-        post(applications::retire)
+        post(applications::set_retired::<true>)
     })
     .answers(200, Json("ApplicationAnswer"))
     .refuses(CHANGE),
-    posting("/v1/applications/{name}/unretire", SETTER, "Takes the retirement back", || post(applications::unretire))
-        .answers(200, Json("ApplicationAnswer"))
-        .refuses(CHANGE),
+    posting("/v1/applications/{name}/unretire", SETTER, "Takes the retirement back", || {
+        post(applications::set_retired::<false>)
+    })
+    .answers(200, Json("ApplicationAnswer"))
+    .refuses(CHANGE),
     posting("/v1/applications/{name}/selector", SETTER, "Says which nodes may serve it", || post(applications::select))
         .takes(Takes::Json("Selector"))
         .answers(200, Json("ApplicationAnswer"))

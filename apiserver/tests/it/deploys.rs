@@ -197,6 +197,23 @@ async fn staged_bytes_are_bounded_before_the_body_is_read() {
 }
 
 #[tokio::test]
+async fn a_deploy_that_waits_too_long_to_be_unpacked_fails_on_its_record() {
+    // Beside the tree of the first there is no room for another one.
+    let options =
+        Options { artifact_bytes: 1 << 20, staged_bytes: 1 << 19, queue_timeout_ms: 200, ..Options::default() };
+    let harness = Harness::start_with(options).await;
+    harness.registry.world().slow = true;
+    assert_eq!(harness.deploy("shop", "team", project()).await.status, StatusCode::ACCEPTED);
+    harness.until("the first is offered", |world| world.published.len() == 1).await;
+    let second = harness.deploy("team-a", "team", project()).await;
+    let id = second.json()["id"].as_str().unwrap().to_owned();
+    harness.until("the second has failed", |world| world.deploys[&id]["state"] == "failed").await;
+    let poll = harness.get(&format!("/v1/deploys/{id}"), &harness.token("team")).await.json();
+    assert_eq!(poll["code"], "deploy-timeout");
+    assert!(poll["detail"].as_str().unwrap().contains("deploy.queueTimeout"), "{poll}");
+}
+
+#[tokio::test]
 async fn an_artifact_that_cannot_be_deployed_fails_on_its_record() {
     let harness = Harness::start().await;
     for (artifact, code, part) in [

@@ -70,7 +70,34 @@ pub(crate) async fn resolve(core: &Core, unknown: &Unknown, kid: &str, fresh: bo
 
 #[cfg(test)]
 mod tests {
+    use scafo_store::MemoryBucket;
+
     use super::*;
+    use crate::daemon::testing::core;
+    use crate::registry::testing::put_raw;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_looked_for_among_operators_and_then_among_nodes() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let unknown = Unknown::default();
+        let nobody = resolve(&core, &unknown, "x", true).await.unwrap_err();
+        assert_eq!(nobody.code, ProblemCode::NotFound);
+        let key = r#"{ "kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo" }"#;
+        let at = "2026-04-01T12:30:00.000Z";
+        let node = format!(
+            r#"{{ "v": 1, "id": "x", "publicKey": {key}, "address": "127.0.0.1", "api": "127.0.0.1:1", "labels": {{}},
+                 "platformDomains": [], "apiPublic": true, "version": "0.1.0", "startedAt": "{at}", "heartbeatAt": "{at}",
+                 "leaving": false, "draining": false, "fence": 0, "serving": [] }}"#
+        );
+        put_raw(&memory, "_scafo/nodes/x.json", &node).await;
+        assert!(matches!(resolve(&core, &unknown, "x", true).await, Ok(KeyHolder::Node(_))));
+        let operator = format!(
+            r#"{{ "v": 1, "id": "x", "publicKey": {key}, "role": "operator", "applications": ["*"], "createdAt": "{at}" }}"#
+        );
+        put_raw(&memory, "_scafo/operators/x.json", &operator).await;
+        assert!(matches!(resolve(&core, &unknown, "x", true).await, Ok(KeyHolder::Operator(_))));
+    }
 
     fn s(seconds: u64) -> Mono {
         Mono::at(Duration::from_secs(seconds))

@@ -12,7 +12,7 @@ use scafo_proto::registry::{
     RevokeOperatorRequest, SetBlockedRequest, SetReplicasRequest, SetRetiredRequest, SetTrustRequest, UnfreezeRequest,
 };
 use scafo_proto::status::to_problem;
-use scafo_store::{Bucket as _, MemoryBucket, PutOptions};
+use scafo_store::{Bucket as _, Fault, MemoryBucket, PutOptions};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tonic::{Response, Status};
@@ -234,6 +234,38 @@ async fn another_node_passes_a_deletion_on_and_the_answer_back_as_it_is() {
     // And a coordinator that does not answer is named.
     let refused = delete(&b, true, false).await.err().unwrap();
     assert!(refused.code == ProblemCode::Draining && refused.detail.contains("`a`"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_cannot_sign_does_not_pass_a_deletion_on() {
+    let memory = MemoryBucket::new();
+    let second = memory.sibling();
+    let a = Node::start("a", memory);
+    until(|| async { a.state().await.ok()?.coordinator.filter(|view| view.is_self) }).await;
+    let b = Node::start("b", second);
+    until(|| async { b.state().await.ok()?.coordinator.filter(|view| !view.is_self) }).await;
+    b.supervisor.loses_its_key();
+    assert_eq!(delete(&b, true, false).await.err().unwrap().code, ProblemCode::CapabilityMissing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_where_nobody_coordinates_is_refused_and_says_so() {
+    let memory = MemoryBucket::new();
+    memory.fail_next_puts(scafo_core::key::LEASE, std::iter::repeat_n(Fault::LoseRequest, 10_000));
+    let node = with_shop(memory).await;
+    let refused = delete(&node, true, false).await.err().unwrap();
+    assert_eq!((refused.code, refused.title()), (ProblemCode::Draining, "No node is coordinating"));
+    assert!(node.applications().await.unwrap().iter().any(|shop| shop.deleting.is_none()), "nothing was begun");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn applications_are_listed_by_name() {
+    let node = with_shop(MemoryBucket::new()).await;
+    for name in ["b", "a-2", "a", "a1", "zoo"] {
+        node.prepare(name, "{}").await.unwrap();
+    }
+    let names: Vec<String> = node.applications().await.unwrap().iter().map(|each| each.name.to_string()).collect();
+    assert_eq!(names, ["a", "a-2", "a1", "b", "shop", "zoo"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
