@@ -131,7 +131,7 @@ const READ: &[Read] = &[
         let (world, me) = (core.worlds.borrow().clone(), &core.settings.node.id);
         one(world.shown.placements.values().filter(|placement| placement.nodes.contains(me)).count() as f64)
     }),
-    (Kind::Gauge, "applications_unplaced", "Applications that the coordinator, this node, cannot place", None, |core| {
+    (Kind::Gauge, "applications_unplaced", "Applications that this coordinator cannot place", None, |core| {
         core.unplaced.borrow().as_ref().map_or_else(Samples::new, |unplaced| one(unplaced.len() as f64))
     }),
     (Kind::Gauge, "record_faults", "Records that cannot be read", None, |core| {

@@ -22,7 +22,7 @@ pub(crate) fn collect(
         read(registry, Kind::Counter, starts, move || known.get().map_or_else(Samples::new, starts_of));
         let processes = move || processes(daemons.get(), &fleet);
         let resident = processes.clone();
-        let memory = ("process_memory", "Memory in use, by process (`supervisor`, our daemons, `application`)", Some(Unit::Bytes));
+        let memory = ("process_memory", "Memory in use, by process", Some(Unit::Bytes));
         read(registry, Kind::Gauge, memory, move || usage(resident(), |usage| usage.resident_bytes as f64));
         let cpu = ("process_cpu", "Processor time used, by process", Some(Unit::Seconds));
         read(registry, Kind::Counter, cpu, move || usage(processes(), |usage| usage.cpu_seconds));

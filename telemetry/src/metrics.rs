@@ -156,8 +156,12 @@ impl Collector for Own {
             &[("queue_full", spans.dropped_full), ("not_taken", spans.dropped_unsent)],
         )?;
         let age = ConstGauge::new(self.started.elapsed().as_secs_f64());
-        let mut family =
-            encoder.encode_descriptor("process_age", "How long the process runs", Some(&Unit::Seconds), age.metric_type())?;
+        let mut family = encoder.encode_descriptor(
+            "process_age",
+            "How long the process runs",
+            Some(&Unit::Seconds),
+            age.metric_type(),
+        )?;
         age.encode(family.encode_family(&[process])?)
     }
 }
@@ -181,7 +185,7 @@ pub fn merge<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
         let mut name = "";
         let mut known = false;
         for line in text.lines() {
-            let about = line.strip_prefix("# ").and_then(|rest| rest.split_once(' ')).filter(|_| line.starts_with("# "));
+            let about = line.strip_prefix("# ").and_then(|rest| rest.split_once(' '));
             match about {
                 Some((_, rest)) => {
                     let of = rest.split(' ').next().unwrap_or_default();

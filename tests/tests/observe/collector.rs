@@ -15,13 +15,13 @@ use tonic::{Request, Response, Status};
 
 /// One span as it came.
 #[derive(Debug, Clone)]
-pub struct Span {
-    pub service: String,
-    pub name: String,
-    pub trace: String,
-    pub id: String,
-    pub parent: String,
-    pub attributes: BTreeMap<String, String>,
+pub(crate) struct Span {
+    pub(crate) service: String,
+    pub(crate) name: String,
+    pub(crate) trace: String,
+    pub(crate) id: String,
+    pub(crate) parent: String,
+    pub(crate) attributes: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Default)]
@@ -33,14 +33,14 @@ struct Kept {
 }
 
 /// A running collector; it ends when it is dropped.
-pub struct Collector {
-    pub address: SocketAddr,
+pub(crate) struct Collector {
+    pub(crate) address: SocketAddr,
     kept: Kept,
     _serving: JoinSet<()>,
 }
 
 impl Collector {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let kept = Kept::default();
@@ -54,20 +54,20 @@ impl Collector {
     }
 
     /// The spans of a trace so far.
-    pub fn of(&self, trace: &str) -> Vec<Span> {
+    pub(crate) fn of(&self, trace: &str) -> Vec<Span> {
         self.spans().into_iter().filter(|span| span.trace == trace).collect()
     }
 
-    pub fn spans(&self) -> Vec<Span> {
+    pub(crate) fn spans(&self) -> Vec<Span> {
         self.kept.spans.lock().expect("nothing panics with it").clone()
     }
 
     /// From now on it takes what it is sent and never answers.
-    pub fn fall_silent(&self) {
+    pub(crate) fn fall_silent(&self) {
         self.kept.mute.store(true, Ordering::SeqCst);
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.kept.text.lock().expect("nothing panics with it").clone()
     }
 }

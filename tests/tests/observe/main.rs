@@ -60,7 +60,8 @@ impl Scrape {
 
     /// The sum of the samples of this name that have these labels.
     fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let has = |of: &BTreeMap<String, String>| labels.iter().all(|(k, v)| of.get(*k).is_some_and(|found| found == v));
+        let has =
+            |of: &BTreeMap<String, String>| labels.iter().all(|(k, v)| of.get(*k).is_some_and(|found| found == v));
         self.0.iter().filter(|(_, found, of, _)| found == name && has(of)).map(|(.., value)| value).sum()
     }
 }
@@ -200,8 +201,7 @@ async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails
     assert_eq!(request.attributes["http.response.status_code"], "200");
     assert_eq!(request.attributes["scafo.caller"], node.dev.operator_id);
     assert_eq!(named(&spans, "scafo-registryd", call).unwrap().parent, request.id);
-    let calls: Vec<&str> =
-        spans.iter().filter(|span| span.parent == request.id).map(|span| span.id.as_str()).collect();
+    let calls: Vec<&str> = spans.iter().filter(|span| span.parent == request.id).map(|span| span.id.as_str()).collect();
     assert!(spans.iter().any(|span| span.name == "bucket get" && calls.contains(&span.parent.as_str())), "{spans:?}");
 
     // A deploy goes on after its request was answered, in the same trace.
@@ -229,7 +229,8 @@ async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails
     println!("100 requests while the collector is mute: {:?}", started.elapsed());
     wait::until("spans are dropped and counted", LIMIT, || async {
         let scrape = Scrape::of(&node).await;
-        let dropped = |process| scrape.sum("scafo_spans_dropped_total", &[("process", process), ("reason", "not_taken")]);
+        let dropped =
+            |process| scrape.sum("scafo_spans_dropped_total", &[("process", process), ("reason", "not_taken")]);
         (dropped("apiserver") > 0.0 && dropped("registryd") > 0.0).then_some(())
     })
     .await;

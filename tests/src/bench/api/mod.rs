@@ -100,7 +100,11 @@ async fn routes(hosts: usize) {
     ]);
     row(&format!("routes, {hosts} hosts, unchanged (304)"), own_304, nginx_304);
     row(&format!("routes, {hosts} hosts, whole ({} KiB)", body.len() >> 10), own_full, nginx_full);
-    println!("  memory: apiserver {} MiB, routerd {} MiB", pair.apiserver.resident() >> 20, pair.routerd.resident() >> 20);
+    println!(
+        "  memory: apiserver {} MiB, routerd {} MiB",
+        pair.apiserver.resident() >> 20,
+        pair.routerd.resident() >> 20
+    );
     if hosts == 100 {
         let health = format!("http://{}/.well-known/scafo/health", pair.api);
         let [without] = best([&|| wrk(SECONDS, [&health])]);
@@ -190,10 +194,8 @@ async fn upload(node: &Node) {
     let files = dir.path().join("files");
     std::fs::create_dir(&files).expect("a directory");
     let address = free_port();
-    let server = format!(
-        "client_max_body_size 0; server {{ listen {address}; root {}; dav_methods PUT; }}",
-        files.display()
-    );
+    let server =
+        format!("client_max_body_size 0; server {{ listen {address}; root {}; dav_methods PUT; }}", files.display());
     let _nginx = nginx(dir.path(), "files", &server);
     let file = format!("http://{address}/artifact");
     wait::until("nginx", Duration::from_secs(30), || async { client().get(&file).send().await.ok() }).await;

@@ -12,7 +12,11 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use futures_util::{Stream, StreamExt as _, stream};
 use scafo_proto::chunk;
 use scafo_proto::registry::registry_server::{Registry, RegistryServer};
-use scafo_proto::registry::*;
+use scafo_proto::registry::{
+    AcceptDeployRequest, Chunk, DeployReply, FailDeployRequest, GetDeployRequest, GetStateRequest,
+    ListApplicationsRequest, PrepareDeployRequest, PrepareDeployResponse, PublishDeployRequest, ResolveKeyRequest,
+    ResolveKeyResponse, SnapshotChunk, WatchSnapshotRequest,
+};
 use scafo_proto::transport;
 use scafo_tests::node::built;
 use scafo_tests::process;
