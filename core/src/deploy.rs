@@ -348,9 +348,26 @@ mod tests {
         }
 
         const WORDS: [&str; 20] = [
-            "\"replicas\":1,", "\"replicas\":\"all\",", "\"nodeSelector\":{},", "\"source\":{", "\"application\":\"x\",",
-            "\"oidc\":1,", "\"oidcSub\":1,", "\"commit\":\"\",", "null", "-0", "1e+21", "0.000001", "\\u0000", "\\ud800", "{}", "[",
-            "]", "}", ",", "\u{e9}",
+            "\"replicas\":1,",
+            "\"replicas\":\"all\",",
+            "\"nodeSelector\":{},",
+            "\"source\":{",
+            "\"application\":\"x\",",
+            "\"oidc\":1,",
+            "\"oidcSub\":1,",
+            "\"commit\":\"\",",
+            "null",
+            "-0",
+            "1e+21",
+            "0.000001",
+            "\\u0000",
+            "\\ud800",
+            "{}",
+            "[",
+            "]",
+            "}",
+            ",",
+            "\u{e9}",
         ];
 
         #[test]

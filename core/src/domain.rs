@@ -191,8 +191,22 @@ mod tests {
             });
         }
 
-        const WORDS: [&str; 14] =
-            [".", "..", "-", "*.", "xn--", "_", ":443", "/", "%2e", "0", "127.0.0.1", "\u{130}", "\u{ad}", "abcdefghijklmnopqrstuvwxyz012345"];
+        const WORDS: [&str; 14] = [
+            ".",
+            "..",
+            "-",
+            "*.",
+            "xn--",
+            "_",
+            ":443",
+            "/",
+            "%2e",
+            "0",
+            "127.0.0.1",
+            "\u{130}",
+            "\u{ad}",
+            "abcdefghijklmnopqrstuvwxyz012345",
+        ];
 
         #[test]
         fn what_became_of_a_host_is_read_exactly_when_the_claim_rule_says_so() {

@@ -5,7 +5,7 @@ use scafo_core::ApplicationName;
 use scafo_core::domain::Host;
 use scafo_core::record::Replicas;
 
-use super::{TargetArgs, parse_pair, parse_replicas};
+use super::{FleetArgs, RegistryArgs, parse_pair, parse_replicas};
 
 /// What to do with applications.
 #[derive(Debug, Subcommand)]
@@ -37,13 +37,42 @@ pub(crate) enum AppCommand {
     /// Decide which hosts an application answers at, beside those under the platform domains
     #[command(subcommand)]
     Domain(DomainCommand),
+    /// Look after the leases of the runtime
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+}
+
+/// What to do with leases of the runtime.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LeaseCommand {
+    Drop(LeaseDropArgs),
+}
+
+/// Remove a lease that the runtime cannot read
+///
+/// One that is damaged keeps an application from starting. One that can be read is left alone, whatever it says: the runtime
+/// collects it itself, and it may be the only way to data that is not recovered yet.
+///
+/// Unstable: it removes an object of the runtime.
+#[derive(Debug, Args)]
+pub(crate) struct LeaseDropArgs {
+    /// The application
+    #[arg(value_name = "APP")]
+    pub(crate) name: ApplicationName,
+
+    /// The process's name in the runtime's fleet: the last part of the lease's key, without `.json`
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
 }
 
 /// Arguments of `scafo app list`.
 #[derive(Debug, Args)]
 pub(crate) struct AppListArgs {
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// One application and no more to say.
@@ -54,7 +83,7 @@ pub(crate) struct AppArgs {
     pub(crate) name: ApplicationName,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Delete an application with everything that it has stored
@@ -72,7 +101,7 @@ pub(crate) struct AppDeleteArgs {
     pub(crate) force: bool,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Decide which nodes may serve an application
@@ -93,7 +122,7 @@ pub(crate) struct AppSelectorArgs {
     pub(crate) any: bool,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Decide how many nodes shall serve an application
@@ -108,7 +137,7 @@ pub(crate) struct AppReplicasArgs {
     pub(crate) replicas: Replicas,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Replace the fleet's own notes on an application
@@ -129,7 +158,7 @@ pub(crate) struct AppLabelsArgs {
     pub(crate) clear: bool,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// What to do with an application's own hosts.
@@ -165,7 +194,7 @@ pub(crate) struct DomainAddArgs {
     pub(crate) wildcard: bool,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Arguments of `scafo app domain remove`.
@@ -180,5 +209,5 @@ pub(crate) struct DomainRemoveArgs {
     pub(crate) host: Host,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use scafo_core::ApplicationName;
 
-use super::{LocalArgs, TargetArgs};
+use super::{FleetArgs, RegistryArgs};
 
 /// What to do with the fleet as a whole.
 #[derive(Debug, Subcommand)]
@@ -28,21 +28,21 @@ pub(crate) struct FleetFreezeArgs {
     pub(crate) reason: Option<String>,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Arguments of `scafo fleet unfreeze`.
 #[derive(Debug, Args)]
 pub(crate) struct FleetUnfreezeArgs {
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Arguments of `scafo fleet status`.
 #[derive(Debug, Args)]
 pub(crate) struct FleetStatusArgs {
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// What to do with trust policies.
@@ -57,7 +57,7 @@ pub(crate) enum TrustCommand {
 
 /// Let a CI system's tokens deploy an application, without a key of ours
 ///
-/// Runs on a node, as root or as the node's own user. The rule takes the place of the one with the same issuer and audience; other
+/// Runs on a node, as root or as the node's own user, or on the bucket itself. The rule takes the place of the one with the same issuer and audience; other
 /// rules stay. The application need not exist yet: the first deploy creates it.
 ///
 /// GitHub Actions: --issuer https://token.actions.githubusercontent.com --subject 'repo:OWNER/REPO:ref:refs/heads/main'
@@ -82,7 +82,7 @@ pub(crate) struct TrustSetArgs {
     pub(crate) audience: String,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// Arguments of `scafo trust show`.
@@ -93,7 +93,7 @@ pub(crate) struct TrustShowArgs {
     pub(crate) name: ApplicationName,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// Arguments of `scafo trust remove`.
@@ -108,7 +108,7 @@ pub(crate) struct TrustRemoveArgs {
     pub(crate) issuer: Option<String>,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// A rule whose issuer nobody may ask for its keys would admit nobody.

@@ -1,11 +1,13 @@
 //! `scafo status`, `scafo routes`, and what the registry remembers.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use scafo_core::config::parse_duration;
 use scafo_core::{ApplicationName, NodeId};
 
-use super::{LocalArgs, TargetArgs};
+use super::{LocalArgs, RegistryArgs, TargetArgs};
 
 /// Show what a node runs and whether all is well
 #[derive(Debug, Args)]
@@ -64,6 +66,39 @@ pub(crate) enum DeploymentCommand {
     ///
     /// Asks the registry of a node on this machine, as root or as the node's own user.
     List(HistoryArgs),
+    Prune(PruneArgs),
+}
+
+/// Remove what the runtime keeps of deployments that nobody needs
+///
+/// What is served stays, and what any node reports to serve, the newest deployments, and everything that is young. Deploys have to be
+/// frozen meanwhile (`scafo fleet freeze`): the runtime shares files between deployments and does not upload what is there.
+///
+/// Unstable: it removes objects of the runtime, and only of releases whose objects were looked at.
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// The application
+    #[arg(value_name = "APP")]
+    pub(crate) name: ApplicationName,
+
+    /// How many of the newest deployments stay
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) keep: usize,
+
+    /// What was written within this time stays, such as 30d
+    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = parse_age)]
+    pub(crate) older_than: Duration,
+
+    /// Say what would go, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+}
+
+fn parse_age(text: &str) -> Result<Duration, String> {
+    parse_duration(text).ok_or_else(|| "write a duration like 30d or 12h".to_owned())
 }
 
 /// Which part of an application's history.
@@ -78,5 +113,5 @@ pub(crate) struct HistoryArgs {
     pub(crate) limit: usize,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }

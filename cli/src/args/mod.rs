@@ -5,6 +5,7 @@
 #![allow(clippy::doc_markdown)]
 
 mod app;
+mod bucket;
 mod context;
 mod deploy;
 mod fleet;
@@ -22,15 +23,16 @@ use scafo_core::record::Replicas;
 
 pub(crate) use self::app::{
     AppArgs, AppCommand, AppDeleteArgs, AppLabelsArgs, AppListArgs, AppReplicasArgs, AppSelectorArgs, DomainAddArgs,
-    DomainCommand, DomainRemoveArgs,
+    DomainCommand, DomainRemoveArgs, LeaseCommand, LeaseDropArgs,
 };
+pub(crate) use self::bucket::{BucketArgs, FleetArgs, RegistryArgs};
 pub(crate) use self::context::{ContextAddArgs, ContextCommand, ContextNameArgs};
 pub(crate) use self::deploy::DeployArgs;
 pub(crate) use self::fleet::{
     FleetCommand, FleetFreezeArgs, FleetStatusArgs, FleetUnfreezeArgs, TrustCommand, TrustRemoveArgs, TrustSetArgs,
     TrustShowArgs,
 };
-pub(crate) use self::look::{DeploymentCommand, HistoryArgs, LogsArgs, RoutesArgs, StatusArgs};
+pub(crate) use self::look::{DeploymentCommand, HistoryArgs, LogsArgs, PruneArgs, RoutesArgs, StatusArgs};
 pub(crate) use self::node::{DevArgs, SailArgs};
 pub(crate) use self::nodes::{NodeArgs, NodeCommand, NodeDrainArgs, NodeListArgs, NodeRemoveArgs};
 pub(crate) use self::operator::{

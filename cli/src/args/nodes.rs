@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use scafo_core::NodeId;
 use scafo_core::config::parse_duration;
 
-use super::LocalArgs;
+use super::RegistryArgs;
 
 /// What to do with nodes.
 #[derive(Debug, Subcommand)]
@@ -23,7 +23,7 @@ pub(crate) enum NodeCommand {
 #[derive(Debug, Args)]
 pub(crate) struct NodeListArgs {
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// Have the other nodes take over what a node serves, and then stop it there
@@ -50,7 +50,7 @@ pub(crate) struct NodeDrainArgs {
     pub(crate) no_wait: bool,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// One node and no more to say.
@@ -61,7 +61,7 @@ pub(crate) struct NodeArgs {
     pub(crate) node: NodeId,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// Forget a node
@@ -79,7 +79,7 @@ pub(crate) struct NodeRemoveArgs {
     pub(crate) force: bool,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use scafo_core::OperatorId;
 use scafo_core::record::Role;
 
-use super::{LocalArgs, TargetArgs};
+use super::{FleetArgs, RegistryArgs, TargetArgs};
 
 /// What to do with operator keys.
 #[derive(Debug, Subcommand)]
@@ -23,7 +23,7 @@ pub(crate) enum OperatorCommand {
 
 /// Make the first admin key of the fleet
 ///
-/// Runs on a node, as root or as the node's own user. The key is kept in $XDG_CONFIG_HOME/scafo/keys, readable by you alone;
+/// Runs on a node, as root or as the node's own user, or on the bucket itself. The key is kept in $XDG_CONFIG_HOME/scafo/keys, readable by you alone;
 /// the fleet learns its public half only. With an id whose key is there already, that key is used: repeating the command is safe.
 #[derive(Debug, Args)]
 pub(crate) struct OperatorInitArgs {
@@ -36,7 +36,7 @@ pub(crate) struct OperatorInitArgs {
     pub(crate) force: bool,
 
     #[command(flatten)]
-    pub(crate) local: LocalArgs,
+    pub(crate) local: RegistryArgs,
 }
 
 /// Let another key operate the fleet
@@ -69,7 +69,7 @@ pub(crate) struct OperatorAddArgs {
     pub(crate) key_out: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// The tier of a key on the command line.
@@ -94,7 +94,7 @@ impl From<Tier> for Role {
 #[derive(Debug, Args)]
 pub(crate) struct OperatorListArgs {
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }
 
 /// Replace your key by a new one
@@ -119,5 +119,5 @@ pub(crate) struct OperatorRevokeArgs {
     pub(crate) id: OperatorId,
 
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
+    pub(crate) target: FleetArgs,
 }

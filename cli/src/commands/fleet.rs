@@ -60,7 +60,7 @@ pub(super) async fn run(command: FleetCommand, output: Output) -> Outcome {
 }
 
 async fn freeze(args: FleetFreezeArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let ask = Ask::new(Method::POST, FREEZE.to_owned(), "deploys were not frozen").hinting(&ADMINS_ONLY);
     let ask = match &args.reason {
         Some(reason) => ask.with(json!({ "reason": reason })),
@@ -75,7 +75,7 @@ async fn freeze(args: FleetFreezeArgs, output: Output) -> Outcome {
 }
 
 async fn unfreeze(args: FleetUnfreezeArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let ask = Ask::new(Method::DELETE, FREEZE.to_owned(), "the freeze was not lifted").hinting(&ADMINS_ONLY);
     let answer: Lifted = remote.ask(ask).await?;
     let said = if answer.lifted { "deploys are taken again" } else { "deploys were not frozen" };
@@ -83,10 +83,10 @@ async fn unfreeze(args: FleetUnfreezeArgs, output: Output) -> Outcome {
 }
 
 async fn status(args: FleetStatusArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let otherwise = "cannot read the state of the fleet";
     let ask = Ask::new(Method::GET, FREEZE.to_owned(), otherwise);
-    let freeze = match remote.answer::<Freeze>(remote.signer(), &ask).await {
+    let freeze = match remote.answer::<Freeze>(&ask).await {
         Ok(answer) => Some(answer.freeze),
         Err(CallError::Refused { problem, .. }) if problem.code == ProblemCode::NotFound => None,
         Err(error) => return Err(remote.explain(error, &ask)),

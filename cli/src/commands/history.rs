@@ -1,17 +1,16 @@
-//! `scafo deploys` and `scafo deployment list`: what the registry remembers of an application. Through the registry of a node on
-//! this machine.
+//! `scafo deploys` and `scafo deployment`: what the registry remembers of an application. Through the registry of a node on this
+//! machine, or in the bucket itself.
 
-use scafo_core::Problem;
 use scafo_core::record::{DeployRecord, DeploymentRecord};
 use scafo_proto::chunk;
 use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::{ListDeploymentsRequest, ListDeploysRequest};
 use scafo_proto::transport::within;
+use scafo_registryd::registry::Prune;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::args::HistoryArgs;
-use crate::commands::local::{Registry, decode};
+use crate::args::{HistoryArgs, PruneArgs};
+use crate::commands::local::{Place, decode};
 use crate::error::{Failure, Outcome};
 use crate::output::{Output, bytes, table};
 
@@ -27,18 +26,22 @@ struct Deployments {
 
 /// `scafo deploys`
 pub(super) async fn deploys(args: HistoryArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let request = ListDeploysRequest { application: args.name.to_string() };
-    let answer =
-        registry.call(|channel, left| {
-            let request = within(left, request.clone());
-            async move {
-                Ok(chunk::collect(AdministrationClient::new(channel).list_deploys(request).await?.into_inner()).await)
-            }
-        });
-    let document = answer.await.and_then(|document| document);
-    let deploys = document.and_then(|document| newest(&document, args.limit));
+    let deploys = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => direct.registry().deploys(&args.name).await,
+        Place::Node(registry) => {
+            let request = ListDeploysRequest { application: args.name.to_string() };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move {
+                    let deploys = AdministrationClient::new(channel).list_deploys(request).await?;
+                    Ok(chunk::collect(deploys.into_inner()).await)
+                }
+            });
+            answer.await.and_then(|document| document).and_then(|document| decode(&document))
+        }
+    };
     let deploys = deploys.map_err(|problem| Failure::refused("cannot list the deploys", &problem))?;
+    let deploys: Vec<DeployRecord> = newest(deploys, args.limit);
     let printed = Deploys { deploys };
     output.data(&printed, || render_deploys(&printed.deploys))?;
     if printed.deploys.is_empty() {
@@ -49,17 +52,22 @@ pub(super) async fn deploys(args: HistoryArgs, output: Output) -> Outcome {
 
 /// `scafo deployment list`
 pub(super) async fn deployments(args: HistoryArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let request = ListDeploymentsRequest { application: args.name.to_string() };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move {
-            Ok(chunk::collect(AdministrationClient::new(channel).list_deployments(request).await?.into_inner()).await)
+    let deployments = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => direct.registry().deployments(&args.name).await,
+        Place::Node(registry) => {
+            let request = ListDeploymentsRequest { application: args.name.to_string() };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move {
+                    let deployments = AdministrationClient::new(channel).list_deployments(request).await?;
+                    Ok(chunk::collect(deployments.into_inner()).await)
+                }
+            });
+            answer.await.and_then(|document| document).and_then(|document| decode(&document))
         }
-    });
-    let document = answer.await.and_then(|document| document);
-    let deployments = document.and_then(|document| newest(&document, args.limit));
+    };
     let deployments = deployments.map_err(|problem| Failure::refused("cannot list the deployments", &problem))?;
+    let deployments: Vec<DeploymentRecord> = newest(deployments, args.limit);
     let printed = Deployments { deployments };
     output.data(&printed, || render_deployments(&printed.deployments))?;
     if printed.deployments.is_empty() {
@@ -68,12 +76,26 @@ pub(super) async fn deployments(args: HistoryArgs, output: Output) -> Outcome {
     Ok(())
 }
 
+/// `scafo deployment prune`
+pub(super) async fn prune(args: PruneArgs, output: Output) -> Outcome {
+    let direct = Place::find(&args.registry, output).await?.bucket("deployments are pruned")?;
+    output.warn("this command is unstable: it removes objects of the runtime");
+    let prune =
+        Prune { application: &args.name, keep: args.keep, younger_than: args.older_than, dry_run: args.dry_run };
+    let pruned = direct.hinted(direct.registry().prune_deployments(&prune).await).await;
+    let pruned = pruned.map_err(|problem| Failure::refused("nothing was pruned", &problem))?;
+    output.data(&pruned, || {
+        let (deployments, objects) = (pruned.versions.len(), pruned.objects);
+        let verb = if args.dry_run { "would be removed" } else { "are removed" };
+        format!("{deployments} deployments of {} {verb}, {objects} objects with {}\n", args.name, bytes(pruned.bytes))
+    })
+}
+
 /// The last of a list that is oldest first, the newest first.
-fn newest<T: DeserializeOwned>(document: &[u8], limit: usize) -> Result<Vec<T>, Problem> {
-    let mut records: Vec<T> = decode(document)?;
+fn newest<T>(mut records: Vec<T>, limit: usize) -> Vec<T> {
     records.reverse();
     records.truncate(limit);
-    Ok(records)
+    records
 }
 
 fn render_deploys(deploys: &[DeployRecord]) -> String {
@@ -142,7 +164,7 @@ mod tests {
             deploy("shop.0000000000000002", &json!({ "state": "failed", "code": "publish-failed" })),
             deploy("shop.0000000000000003", &json!({ "state": "uploading" })),
         ]);
-        let deploys: Vec<DeployRecord> = newest(document.to_string().as_bytes(), 2).unwrap();
+        let deploys: Vec<DeployRecord> = newest(serde_json::from_value(document).unwrap(), 2);
         insta::assert_snapshot!(render_deploys(&deploys), @r#"
 DEPLOY                 STATE      OUTCOME         BY   NODE   ACCEPTED
 shop.0000000000000003  uploading  -               ops  vps-a  2026-04-01T12:30:00.000Z
@@ -158,7 +180,7 @@ shop.0000000000000002  failed     publish-failed  ops  vps-a  2026-04-01T12:30:0
             "celldVersion": "0.6.0", "artifact": { "sha256": "00", "bytes": 2048 }, "createdAt": "2026-04-01T12:30:00.000Z",
             "source": { "provider": "github", "repo": "acme/shop", "ref": "refs/heads/main", "commit": "deadbeef" },
         }]);
-        let deployments: Vec<DeploymentRecord> = newest(document.to_string().as_bytes(), 20).unwrap();
+        let deployments: Vec<DeploymentRecord> = newest(serde_json::from_value(document).unwrap(), 20);
         insta::assert_snapshot!(render_deployments(&deployments), @r#"
 VERSION  DEPLOY                 BY  SIZE     SOURCE              CREATED
 00aa     shop.0000000000000001  ci  2.0 KiB  acme/shop deadbeef  2026-04-01T12:30:00.000Z

@@ -1,4 +1,5 @@
-//! What the registry of a node on this machine is asked directly, through its admin socket: what has no route in the API.
+//! What has no route in the API: asked of the registry of a node on this machine, through its admin socket, or of the bucket
+//! itself.
 
 use std::path::Path;
 
@@ -10,23 +11,50 @@ use serde::de::DeserializeOwned;
 use tonic::Status;
 use tonic::transport::Channel;
 
-use crate::args::LocalArgs;
-use crate::error::Outcome;
+use crate::args::RegistryArgs;
+use crate::commands::direct::Direct;
+use crate::error::{Failure, Outcome};
+use crate::output::Output;
 use crate::target;
+
+/// Who is asked.
+pub(super) enum Place {
+    /// The registry of a node.
+    Node(Registry),
+    /// The records themselves.
+    Bucket(Direct),
+}
+
+impl Place {
+    /// The registry of the node that runs there, or the bucket that is named.
+    ///
+    /// # Errors
+    /// When none runs there, or the bucket cannot be used.
+    pub(super) async fn find(args: &RegistryArgs, output: Output) -> Outcome<Self> {
+        if let Some(direct) = Direct::find(&args.bucket, output).await? {
+            return Ok(Self::Bucket(direct));
+        }
+        let node = target::running(&target::local_state_dir(args.local.state_dir.as_deref()))?;
+        Ok(Self::Node(Registry::at(&node.admin_socket)))
+    }
+
+    /// The bucket, where `what` is done on it alone.
+    ///
+    /// # Errors
+    /// When a node is asked.
+    pub(super) fn bucket(self, what: &str) -> Outcome<Direct> {
+        match self {
+            Self::Bucket(direct) => Ok(direct),
+            Self::Node(_) => Err(Failure::usage(format!("{what} in the bucket itself"))
+                .hint("name it with --bucket, and --bucket-endpoint where it is not at AWS")),
+        }
+    }
+}
 
 /// A registry on this machine.
 pub(super) struct Registry(Channel);
 
 impl Registry {
-    /// The registry of the node that runs there.
-    ///
-    /// # Errors
-    /// When none runs there.
-    pub(super) fn find(args: &LocalArgs) -> Outcome<Self> {
-        let node = target::running(&target::local_state_dir(args.state_dir.as_deref()))?;
-        Ok(Self::at(&node.admin_socket))
-    }
-
     /// The registry behind an admin socket.
     pub(super) fn at(admin_socket: &Path) -> Self {
         Self(transport::channel(admin_socket))

@@ -4,6 +4,7 @@ mod app;
 mod context;
 mod deploy;
 mod dev;
+mod direct;
 mod fleet;
 mod history;
 mod local;
@@ -42,6 +43,7 @@ pub(crate) fn run(command: Command, output: Output) -> Outcome {
         Command::App(command) => drive(alone(), app::run(command, output)),
         Command::Deploys(args) => drive(alone(), history::deploys(args, output)),
         Command::Deployment(DeploymentCommand::List(args)) => drive(alone(), history::deployments(args, output)),
+        Command::Deployment(DeploymentCommand::Prune(args)) => drive(alone(), history::prune(args, output)),
         Command::Fleet(command) => drive(alone(), fleet::run(command, output)),
         Command::Node(command) => drive(alone(), node::run(command, output)),
         Command::Operator(command) => drive(alone(), operator::run(command, output)),

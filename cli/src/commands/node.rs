@@ -1,4 +1,4 @@
-//! `scafo node`: the nodes of the fleet. Through the registry of a node on this machine.
+//! `scafo node`: the nodes of the fleet. Through the registry of a node on this machine, or in the bucket itself.
 
 use std::time::Duration;
 
@@ -9,12 +9,14 @@ use scafo_proto::chunk;
 use scafo_proto::registry::admin_client::AdminClient;
 use scafo_proto::registry::{DrainNodeRequest, ListNodesRequest, RemoveNodeRequest, UndrainNodeRequest};
 use scafo_proto::transport::within;
+use scafo_registryd::registry::{DrainRequest, Life};
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::args::{NodeArgs, NodeCommand, NodeDrainArgs, NodeListArgs, NodeRemoveArgs};
-use crate::commands::local::{Registry, decode};
+use crate::commands::direct::{BY, Direct};
+use crate::commands::local::{Place, decode};
 use crate::error::{Failure, Outcome};
 use crate::output::{Output, table};
 
@@ -22,6 +24,9 @@ use crate::output::{Output, table};
 const LOOK: Duration = Duration::from_secs(1);
 /// How long a drain may take beside its own time: the longest hold that can be set is 10 min, and passes come on top.
 const BESIDE: Duration = Duration::from_secs(15 * 60);
+
+/// How long others have to take over where nobody says: `drain.timeout` of a node that was not told otherwise.
+const DRAIN: Duration = Duration::from_secs(10 * 60);
 
 #[derive(Debug, Serialize)]
 struct Nodes {
@@ -39,13 +44,17 @@ pub(super) async fn run(command: NodeCommand, output: Output) -> Outcome {
 }
 
 async fn list(args: NodeListArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let nodes = nodes(&registry).await.map_err(|problem| Failure::refused("cannot list the nodes", &problem))?;
+    let place = Place::find(&args.local, output).await?;
+    let nodes = nodes(&place).await.map_err(|problem| Failure::refused("cannot list the nodes", &problem))?;
     let printed = Nodes { nodes };
     output.data(&printed, || render(&printed.nodes))
 }
 
-async fn nodes(registry: &Registry) -> Result<Vec<NodeStatus>, Problem> {
+async fn nodes(place: &Place) -> Result<Vec<NodeStatus>, Problem> {
+    let registry = match place {
+        Place::Bucket(direct) => return direct.nodes().await,
+        Place::Node(registry) => registry,
+    };
     let document = registry.call(|channel, left| async move {
         let nodes = AdminClient::new(channel).list_nodes(within(left, ListNodesRequest {})).await?;
         Ok(chunk::collect(nodes.into_inner()).await)
@@ -54,21 +63,30 @@ async fn nodes(registry: &Registry) -> Result<Vec<NodeStatus>, Problem> {
 }
 
 async fn drain(args: NodeDrainArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let timeout_ms = args.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
-    let request = DrainNodeRequest { node: args.node.to_string(), force: args.force, timeout_ms };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move { AdminClient::new(channel).drain_node(request).await }
-    });
-    let answer = answer.await.and_then(|reply| decode::<NodeRecord>(&reply.into_inner().node));
+    let place = Place::find(&args.local, output).await?;
+    let answer = match &place {
+        Place::Bucket(direct) => {
+            let timeout = args.timeout.unwrap_or(DRAIN);
+            let request = DrainRequest { by: BY.to_owned(), timeout, force: args.force };
+            direct.hinted(direct.registry().drain_node(&args.node, &request).await).await
+        }
+        Place::Node(registry) => {
+            let timeout_ms = args.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
+            let request = DrainNodeRequest { node: args.node.to_string(), force: args.force, timeout_ms };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move { AdminClient::new(channel).drain_node(request).await }
+            });
+            answer.await.and_then(|reply| decode::<NodeRecord>(&reply.into_inner().node))
+        }
+    };
     let asked = answer.map_err(|problem| unknown(Failure::refused("the drain was not begun", &problem), &problem))?;
-    let ended = if args.no_wait { asked } else { follow(&registry, asked, output).await? };
+    let ended = if args.no_wait { asked } else { follow(&place, asked, output).await? };
     output.data(&json!({ "node": ended }), || format!("{} is {}\n", ended.id, drained_so_far(&ended)))
 }
 
 /// Says each step of a drain until it has come to its end.
-async fn follow(registry: &Registry, asked: NodeRecord, output: Output) -> Outcome<NodeRecord> {
+async fn follow(place: &Place, asked: NodeRecord, output: Output) -> Outcome<NodeRecord> {
     let allowed = asked.drain.as_ref().map_or(0, |drain| drain.timeout_ms);
     let until = Instant::now() + Duration::from_millis(allowed).min(Duration::from_secs(24 * 60 * 60)) + BESIDE;
     let mut said = String::new();
@@ -87,7 +105,7 @@ async fn follow(registry: &Registry, asked: NodeRecord, output: Output) -> Outco
             }
             Step::GoOn => tokio::time::sleep(LOOK).await,
         }
-        let all = nodes(registry).await.map_err(|problem| Failure::refused("cannot follow the drain", &problem))?;
+        let all = nodes(place).await.map_err(|problem| Failure::refused("cannot follow the drain", &problem))?;
         let id = node.node.id;
         node = all.into_iter().find(|each| each.node.id == id).ok_or_else(|| {
             Failure::new(format!("{id} is no node of the fleet any more")).hint("see `scafo node list`")
@@ -123,27 +141,42 @@ fn step(status: &NodeStatus) -> Outcome<Step> {
 }
 
 async fn undrain(args: NodeArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let request = UndrainNodeRequest { node: args.node.to_string() };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move { AdminClient::new(channel).undrain_node(request).await }
-    });
-    let answer = answer.await.and_then(|reply| decode::<NodeRecord>(&reply.into_inner().node));
+    let answer = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => direct.hinted(direct.registry().undrain_node(&args.node).await).await,
+        Place::Node(registry) => {
+            let request = UndrainNodeRequest { node: args.node.to_string() };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move { AdminClient::new(channel).undrain_node(request).await }
+            });
+            answer.await.and_then(|reply| decode::<NodeRecord>(&reply.into_inner().node))
+        }
+    };
     let node =
         answer.map_err(|problem| unknown(Failure::refused("the drain was not taken back", &problem), &problem))?;
     output.data(&json!({ "node": node }), || format!("{} takes applications again\n", node.id))
 }
 
 async fn remove(args: NodeRemoveArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let request = RemoveNodeRequest { node: args.node.to_string(), force: args.force };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move { AdminClient::new(channel).remove_node(request).await }
-    });
-    answer.await.map_err(|problem| not_removed(&problem, &args.node))?;
+    let answer = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => direct.hinted(remove_directly(&direct, &args).await).await,
+        Place::Node(registry) => {
+            let request = RemoveNodeRequest { node: args.node.to_string(), force: args.force };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move { AdminClient::new(channel).remove_node(request).await }
+            });
+            answer.await.map(drop)
+        }
+    };
+    answer.map_err(|problem| not_removed(&problem, &args.node))?;
     output.data(&json!({ "removed": args.node }), || format!("{} is removed\n", args.node))
+}
+
+async fn remove_directly(direct: &Direct, args: &NodeRemoveArgs) -> Result<(), Problem> {
+    let live = direct.nodes().await?.iter().any(|status| status.node.id == args.node && status.live);
+    let life = if live { Life::Live } else { Life::Silent };
+    direct.registry().remove_node(&args.node, life, args.force).await
 }
 
 fn not_removed(problem: &Problem, node: &NodeId) -> Failure {

@@ -1,23 +1,26 @@
-//! One request to a node's API with an operator's key, and what to say when it is refused.
+//! One request to a node's API with an operator's key, or the same asked of the bucket itself, and what to say when it is refused.
 
 use std::time::Duration;
 
 use reqwest::Method;
-use scafo_core::ProblemCode;
+use scafo_core::{OperatorId, Problem, ProblemCode};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::args::TargetArgs;
+use crate::args::{FleetArgs, TargetArgs};
 use crate::client::{ANSWER, CallError};
-use crate::error::Outcome;
+use crate::commands::direct::Direct;
+use crate::error::{Failure, Outcome};
 use crate::keys::Signer;
 use crate::output::Output;
 use crate::target::Target;
 
-/// A node and a key.
-pub(super) struct Remote {
-    target: Target,
-    signer: Signer,
+/// Who is asked.
+pub(super) struct Remote(Place);
+
+enum Place {
+    Node { target: Target, signer: Signer },
+    Bucket(Direct),
 }
 
 /// What is asked.
@@ -53,24 +56,36 @@ impl<'a> Ask<'a> {
 }
 
 impl Remote {
-    /// Finds the node and reads the key.
+    /// Finds the node and reads the key, or opens the bucket.
     ///
     /// # Errors
     /// Those of finding them.
-    pub(super) fn find(args: &TargetArgs, output: Output) -> Outcome<Self> {
-        let target = Target::find(args, output)?;
+    pub(super) async fn find(args: &FleetArgs, output: Output) -> Outcome<Self> {
+        let TargetArgs { url, context, key, operator, .. } = &args.target;
+        let node = url.is_some() || context.is_some() || key.is_some() || operator.is_some();
+        if node && args.bucket.bucket.is_some() {
+            return Err(Failure::usage("--bucket asks no node and needs no key")
+                .hint("leave it out, or --url, --context, --key and --operator"));
+        }
+        if let Some(direct) = Direct::find(&args.bucket, output).await? {
+            return Ok(Self(Place::Bucket(direct)));
+        }
+        let target = Target::find(&args.target, output)?;
         let signer = target.signer()?;
-        Ok(Self { target, signer })
+        Ok(Self(Place::Node { target, signer }))
     }
 
-    /// The same node with another key.
+    /// A node with a key that was read already.
     pub(super) const fn with_key(target: Target, signer: Signer) -> Self {
-        Self { target, signer }
+        Self(Place::Node { target, signer })
     }
 
-    /// The key.
-    pub(super) const fn signer(&self) -> &Signer {
-        &self.signer
+    /// Whose key it is; nobody's where the bucket is asked.
+    pub(super) const fn id(&self) -> Option<&OperatorId> {
+        match &self.0 {
+            Place::Node { signer, .. } => Some(signer.id()),
+            Place::Bucket(_) => None,
+        }
     }
 
     /// Asks.
@@ -78,22 +93,49 @@ impl Remote {
     /// # Errors
     /// Why there is no answer, with the next step.
     pub(super) async fn ask<T: DeserializeOwned>(&self, ask: Ask<'_>) -> Outcome<T> {
-        self.answer(&self.signer, &ask).await.map_err(|error| self.explain(error, &ask))
+        self.answer(&ask).await.map_err(|error| self.explain(error, &ask))
     }
 
-    /// Asks with a key that is given; what went wrong is for the caller to judge.
-    pub(super) async fn answer<T: DeserializeOwned>(&self, signer: &Signer, ask: &Ask<'_>) -> Result<T, CallError> {
-        let method = ask.method.clone();
-        self.target.client.ask(method, &ask.path, ask.content.as_ref(), ask.deadline, signer).await
+    /// Asks; what went wrong is for the caller to judge.
+    pub(super) async fn answer<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, CallError> {
+        match &self.0 {
+            Place::Node { signer, .. } => self.answer_as(signer, ask).await,
+            Place::Bucket(direct) => {
+                let answer = direct.answer(&ask.method, &ask.path, ask.content.as_ref()).await;
+                let answer = answer.and_then(|answer| {
+                    let unknown = |error| Problem::new(ProblemCode::Internal, "no answer to this").because(error);
+                    serde_json::from_value(answer).map_err(unknown)
+                });
+                answer.map_err(|problem| CallError::Refused {
+                    status: problem.code.status(),
+                    problem,
+                    retry_after: None,
+                })
+            }
+        }
+    }
+
+    /// The same of a node with another key.
+    pub(super) async fn answer_as<T: DeserializeOwned>(&self, signer: &Signer, ask: &Ask<'_>) -> Result<T, CallError> {
+        match &self.0 {
+            Place::Node { target, .. } => {
+                target.client.ask(ask.method.clone(), &ask.path, ask.content.as_ref(), ask.deadline, signer).await
+            }
+            Place::Bucket(_) => Err(CallError::Foreign("a bucket knows no keys".to_owned())),
+        }
     }
 
     /// The failure of a command that asked.
-    pub(super) fn explain(&self, error: CallError, ask: &Ask<'_>) -> crate::error::Failure {
+    pub(super) fn explain(&self, error: CallError, ask: &Ask<'_>) -> Failure {
         let code = match &error {
             CallError::Refused { problem, .. } => Some(problem.code),
             CallError::Unreachable(_) | CallError::Broken(_) | CallError::Foreign(_) => None,
         };
-        let failure = error.into_failure(ask.otherwise, self.target.client.api());
+        let failure = match (&self.0, error) {
+            (Place::Node { target, .. }, error) => error.into_failure(ask.otherwise, target.client.api()),
+            (Place::Bucket(_), CallError::Refused { problem, .. }) => Failure::refused(ask.otherwise, &problem),
+            (Place::Bucket(_), error) => Failure::new(format!("{}: {error:?}", ask.otherwise)),
+        };
         let own = ask.hints.iter().find(|(of, _)| Some(*of) == code).map(|(_, hint)| *hint);
         match own.or_else(|| (code == Some(ProblemCode::ResourceLimit)).then_some(TOO_LARGE)) {
             Some(hint) => failure.hint(hint),

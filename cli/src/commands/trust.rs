@@ -1,14 +1,14 @@
-//! `scafo trust`: which workload tokens may deploy an application. Through the registry of a node on this machine.
+//! `scafo trust`: which workload tokens may deploy an application. Through the registry of a node on this machine, or in the bucket itself.
 
-use scafo_core::ProblemCode;
 use scafo_core::record::{Rest, TrustPolicy, TrustRule};
+use scafo_core::{Problem, ProblemCode};
 use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::{GetTrustRequest, RemoveTrustRequest, SetTrustRequest};
 use scafo_proto::transport::within;
 use serde_json::json;
 
 use crate::args::{TrustCommand, TrustRemoveArgs, TrustSetArgs, TrustShowArgs};
-use crate::commands::local::{Registry, decode, me};
+use crate::commands::local::{Place, decode, me};
 use crate::error::{Failure, Outcome};
 use crate::output::{Output, table};
 
@@ -22,19 +22,23 @@ pub(super) async fn run(command: TrustCommand, output: Output) -> Outcome {
 }
 
 async fn set(args: TrustSetArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
     let rule = TrustRule { issuer: args.issuer, audience: args.audience, subjects: args.subjects, rest: Rest::new() };
-    let request = SetTrustRequest {
-        caller: me(),
-        application: args.name.to_string(),
-        rule: serde_json::to_vec(&rule).expect("a rule of strings always serialises").into(),
+    let policy = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => direct.hinted(direct.registry().set_trust(&args.name, &rule).await).await,
+        Place::Node(registry) => {
+            let request = SetTrustRequest {
+                caller: me(),
+                application: args.name.to_string(),
+                rule: serde_json::to_vec(&rule).expect("a rule of strings always serialises").into(),
+            };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move { AdministrationClient::new(channel).set_trust(request).await }
+            });
+            answer.await.and_then(|reply| decode(&reply.into_inner().policy))
+        }
     };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move { AdministrationClient::new(channel).set_trust(request).await }
-    });
-    let refused = |problem| Failure::refused("the rule was not set", &problem);
-    let policy = answer.await.and_then(|reply| decode(&reply.into_inner().policy)).map_err(refused)?;
+    let policy = policy.map_err(|problem| Failure::refused("the rule was not set", &problem))?;
     printed(&policy, output)?;
     if rule.subjects.iter().any(|subject| subject.starts_with('*')) {
         output.warn("a subject that starts with an asterisk lets others of that issuer deploy too");
@@ -43,13 +47,20 @@ async fn set(args: TrustSetArgs, output: Output) -> Outcome {
 }
 
 async fn show(args: TrustShowArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let request = GetTrustRequest { application: args.name.to_string() };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move { AdministrationClient::new(channel).get_trust(request).await }
-    });
-    let answer = answer.await.and_then(|reply| decode(&reply.into_inner().policy));
+    let answer = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => {
+            let none = || Problem::new(ProblemCode::NotFound, "there is no policy");
+            direct.registry().trust(&args.name).await.and_then(|there| there.map(|it| it.record).ok_or_else(none))
+        }
+        Place::Node(registry) => {
+            let request = GetTrustRequest { application: args.name.to_string() };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move { AdministrationClient::new(channel).get_trust(request).await }
+            });
+            answer.await.and_then(|reply| decode(&reply.into_inner().policy))
+        }
+    };
     match answer {
         Ok(policy) => printed(&policy, output),
         Err(problem) if problem.code == ProblemCode::NotFound => {
@@ -62,18 +73,25 @@ async fn show(args: TrustShowArgs, output: Output) -> Outcome {
 }
 
 async fn remove(args: TrustRemoveArgs, output: Output) -> Outcome {
-    let registry = Registry::find(&args.local)?;
-    let request = RemoveTrustRequest {
-        caller: me(),
-        application: args.name.to_string(),
-        issuer: args.issuer.clone().unwrap_or_default(),
+    let removed = match Place::find(&args.local, output).await? {
+        Place::Bucket(direct) => {
+            let removed = direct.registry().remove_trust(&args.name, args.issuer.as_deref()).await;
+            direct.hinted(removed).await
+        }
+        Place::Node(registry) => {
+            let request = RemoveTrustRequest {
+                caller: me(),
+                application: args.name.to_string(),
+                issuer: args.issuer.clone().unwrap_or_default(),
+            };
+            let answer = registry.call(|channel, left| {
+                let request = within(left, request.clone());
+                async move { AdministrationClient::new(channel).remove_trust(request).await }
+            });
+            answer.await.map(|reply| reply.into_inner().removed)
+        }
     };
-    let answer = registry.call(|channel, left| {
-        let request = within(left, request.clone());
-        async move { AdministrationClient::new(channel).remove_trust(request).await }
-    });
-    let answer = answer.await.map_err(|problem| Failure::refused("nothing was removed", &problem))?;
-    let removed = answer.into_inner().removed;
+    let removed = removed.map_err(|problem| Failure::refused("nothing was removed", &problem))?;
     output.data(&json!({ "removed": removed }), || {
         let of = args.issuer.as_ref().map(|issuer| format!(" of {issuer}")).unwrap_or_default();
         if removed {

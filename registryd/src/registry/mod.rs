@@ -23,10 +23,12 @@ mod hint;
 mod identities;
 mod intents;
 mod kind;
+mod lease_drop;
 mod nodes;
 mod objects;
 mod operators;
 mod placements;
+mod prune;
 mod revocation;
 mod settle;
 #[cfg(test)]
@@ -50,6 +52,7 @@ pub use grants::{Granter, Registration};
 pub use kind::{Kind, Record};
 pub use nodes::Arrival;
 pub use operators::NewOperator;
+pub use prune::{Prune, Pruned};
 use scafo_core::{Problem, key};
 use scafo_store::{Bucket, ETag};
 

@@ -418,8 +418,24 @@ mod properties {
 
     /// Pieces of names, sizes and kinds.
     const WORDS: [&str; 18] = [
-        "../", "/", "./", "..", "\\", "\0", "wrangler.json", "00000000000\0", "77777777777\0", "00000001000\0", "ustar\0", "0", "1", "2", "5",
-        "L", "x", "PK\u{1}\u{2}",
+        "../",
+        "/",
+        "./",
+        "..",
+        "\\",
+        "\0",
+        "wrangler.json",
+        "00000000000\0",
+        "77777777777\0",
+        "00000001000\0",
+        "ustar\0",
+        "0",
+        "1",
+        "2",
+        "5",
+        "L",
+        "x",
+        "PK\u{1}\u{2}",
     ];
 
     /// Makes the sums of all blocks right that begin as headers do, so that a change is looked at and not only found damaged.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::Application;
 use super::show::{UNKNOWN, pairs};
-use crate::args::{AppArgs, AppDeleteArgs, AppLabelsArgs, AppReplicasArgs, AppSelectorArgs, TargetArgs};
+use crate::args::{AppArgs, AppDeleteArgs, AppLabelsArgs, AppReplicasArgs, AppSelectorArgs, FleetArgs};
 use crate::client::DELETION;
 use crate::commands::remote::{Ask, Remote};
 use crate::error::{Failure, Outcome};
@@ -36,11 +36,11 @@ impl Change<'_> {
     /// Makes it, and says of the application as it is then what `sentence` makes of it.
     async fn make(
         self,
-        target: &TargetArgs,
+        target: &FleetArgs,
         output: Output,
         sentence: impl FnOnce(&ApplicationRecord) -> String,
     ) -> Outcome<ApplicationRecord> {
-        let remote = Remote::find(target, output)?;
+        let remote = Remote::find(target, output).await?;
         let path = format!("/v1/applications/{}/{}", self.name, self.what);
         let ask = Ask { content: self.content, ..Ask::new(Method::POST, path, self.otherwise) };
         let answer: Application = remote.ask(ask.hinting(self.hints)).await?;
@@ -168,7 +168,7 @@ struct Deleted {
 }
 
 pub(super) async fn delete(args: AppDeleteArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let force = if args.force { "?force=1" } else { "" };
     let path = format!("/v1/applications/{}{force}", args.name);
     let retire = format!(

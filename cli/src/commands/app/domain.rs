@@ -44,7 +44,7 @@ pub(super) async fn run(command: DomainCommand, output: Output) -> Outcome {
 }
 
 async fn add(args: DomainAddArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let wildcard = if args.wildcard { "?wildcard=1" } else { "" };
     let path = format!("/v1/applications/{}/domains/{}{wildcard}", args.name, args.host);
     let hints = [
@@ -70,7 +70,7 @@ async fn add(args: DomainAddArgs, output: Output) -> Outcome {
 }
 
 async fn remove(args: DomainRemoveArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let path = format!("/v1/applications/{}/domains/{}", args.name, args.host);
     let list = format!("`scafo app domain list {}` shows which it has", args.name);
     let hints = [(ProblemCode::NotFound, list.as_str())];
@@ -80,7 +80,7 @@ async fn remove(args: DomainRemoveArgs, output: Output) -> Outcome {
 }
 
 async fn list(args: AppArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let ask = Ask::new(Method::GET, format!("/v1/applications/{}", args.name), "cannot list the domains");
     let answer: Application = remote.ask(ask.hinting(&[UNKNOWN])).await?;
     let record = &answer.application;

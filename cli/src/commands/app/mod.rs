@@ -2,13 +2,14 @@
 
 mod change;
 mod domain;
+mod lease;
 mod show;
 
 use reqwest::Method;
 use scafo_core::record::{ApplicationRecord, Replicas};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{AppCommand, AppListArgs};
+use crate::args::{AppCommand, AppListArgs, LeaseCommand};
 use crate::commands::remote::{Ask, Remote};
 use crate::error::Outcome;
 use crate::output::{Output, table};
@@ -41,11 +42,12 @@ pub(super) async fn run(command: AppCommand, output: Output) -> Outcome {
         AppCommand::Block(args) => change::block(args, output).await,
         AppCommand::Unblock(args) => change::unblock(args, output).await,
         AppCommand::Domain(command) => domain::run(command, output).await,
+        AppCommand::Lease(LeaseCommand::Drop(args)) => lease::drop(args, output).await,
     }
 }
 
 async fn list(args: AppListArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let ask = Ask::new(Method::GET, "/v1/applications".to_owned(), "cannot list the applications");
     let answer: Applications = remote.ask(ask).await?;
     output.data(&answer, || render(&answer.applications))?;

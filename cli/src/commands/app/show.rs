@@ -18,7 +18,7 @@ pub(super) const UNKNOWN: (ProblemCode, &str) =
 
 /// `scafo app show`
 pub(super) async fn show(args: AppArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let ask = Ask::new(Method::GET, format!("/v1/applications/{}", args.name), "cannot show the application");
     let answer: Application = remote.ask(ask.hinting(&[UNKNOWN])).await?;
     output.data(&answer, || render(&answer.application))

@@ -230,7 +230,7 @@ mod tests {
         insta::assert_snapshot!(format!("{}\nhint: {}", report.message(), report.next().unwrap()), @r#"
 the deploy shop.0123456789abcdef failed: The deployment could not be published (publish-failed)
 src/index.js:3:8: ERROR: Expected ";"
-hint: correct what the message names and deploy again; what was served before is served on
+hint: correct what the message names and deploy again
 "#);
     }
 

@@ -40,7 +40,7 @@ pub(super) async fn add(args: OperatorAddArgs, output: Output) -> Outcome {
     let reach = ApplicationScope::try_from(args.applications)
         .map_err(|problem| Failure::usage(format!("--applications: {}", problem.detail)))?;
     // Whoever registers has to be there before a key is made.
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let new = match (&args.public_key, &args.key_out) {
         (Some(file), _) => public_key(file, args.id)?,
         (None, Some(file)) => private_key(file, args.id)?,
@@ -52,7 +52,7 @@ pub(super) async fn add(args: OperatorAddArgs, output: Output) -> Outcome {
     let taken = format!("the id `{}` belongs to another key, now or before: give another one", new.id);
     let hints = [NOT_YOURS, (ProblemCode::ReferenceHeld, taken.as_str())];
     let ask = ask.hinting(&hints);
-    let answer: Registered = match remote.answer(remote.signer(), &ask).await {
+    let answer: Registered = match remote.answer(&ask).await {
         Ok(answer) => answer,
         Err(error) => {
             if let (CallError::Refused { problem, .. }, Some(made)) = (&error, &new.made)

@@ -1,4 +1,4 @@
-//! `scafo operator init`: the first admin key, through the registry of a node on this machine.
+//! `scafo operator init`: the first admin key, through the registry of a node on this machine or in the bucket itself.
 
 use std::path::{Path, PathBuf};
 
@@ -7,18 +7,16 @@ use scafo_core::{OperatorId, Problem, ProblemCode};
 use scafo_proto::registry::admin_client::AdminClient;
 use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::{InitOperatorRequest, ListOperatorsRequest};
-use scafo_proto::status::to_problem;
 use scafo_proto::{chunk, transport};
 use serde::Serialize;
 
 use super::{Operators, was_not_done};
 use crate::args::OperatorInitArgs;
-use crate::commands::local::{Registry, decode, me};
+use crate::commands::local::{Place, Registry, decode, me};
 use crate::error::{Failure, Outcome};
 use crate::files;
 use crate::keys::{self, Signer, Whose};
 use crate::output::Output;
-use crate::target;
 
 /// What is printed about a new operator.
 #[derive(Debug, Serialize)]
@@ -39,10 +37,18 @@ pub(in crate::commands) enum Existing {
 
 /// `scafo operator init`
 pub(super) async fn init(args: OperatorInitArgs, output: Output) -> Outcome {
-    let node = target::running(&target::local_state_dir(args.local.state_dir.as_deref()))?;
+    let place = Place::find(&args.local, output).await?;
     let KeyFile { signer, path, origin } = key_for(args.id)?;
     let existing = if args.force { Existing::AddBeside } else { Existing::Respect };
-    let operator = match register(&node.admin_socket, &signer, existing).await {
+    let registered = match &place {
+        Place::Node(registry) => register_through(registry, &signer, existing).await,
+        Place::Bucket(direct) => {
+            let force = existing == Existing::AddBeside;
+            let made = direct.registry().init_operator(signer.id(), &signer.public_key(), force).await;
+            direct.hinted(made).await
+        }
+    };
+    let operator = match registered {
         Ok(operator) => operator,
         Err(problem) => {
             if origin == Origin::Made && was_not_done(&problem) {
@@ -114,25 +120,21 @@ pub(in crate::commands) async fn register(
     signer: &Signer,
     existing: Existing,
 ) -> Result<OperatorRecord, Problem> {
+    register_through(&Registry::at(admin_socket), signer, existing).await
+}
+
+async fn register_through(registry: &Registry, signer: &Signer, existing: Existing) -> Result<OperatorRecord, Problem> {
     let request = InitOperatorRequest {
         id: signer.id().to_string(),
         public_key: serde_json::to_vec(&signer.public_key()).expect("a key of three strings always serialises").into(),
         force: existing == Existing::AddBeside,
     };
-    let client = AdminClient::new(transport::channel(admin_socket));
     // Safe to make again: the same key under the same id is one operator.
-    let answer = transport::read_again(transport::STORE, |left| {
-        let (mut client, request) = (client.clone(), request.clone());
-        async move { client.init_operator(transport::within(left, request)).await }
+    let answer = registry.call(|channel, left| {
+        let request = transport::within(left, request.clone());
+        async move { AdminClient::new(channel).init_operator(request).await }
     });
-    let answer = answer.await.map_err(|status| to_problem(&status))?;
-    serde_json::from_slice(&answer.into_inner().operator).map_err(|error| {
-        Problem::new(
-            scafo_core::ProblemCode::Internal,
-            "the node answered something that is no operator; is it of another version?",
-        )
-        .because(error)
-    })
+    answer.await.and_then(|reply| decode(&reply.into_inner().operator))
 }
 
 /// Whether the fleet knows a key under its id, whatever it may do.

@@ -53,9 +53,9 @@ pub(super) async fn run(command: OperatorCommand, output: Output) -> Outcome {
 }
 
 async fn list(args: OperatorListArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let answer: Operators = remote.ask(listing("cannot list the operators")).await?;
-    output.data(&answer, || render(&answer.operators, remote.signer().id()))?;
+    output.data(&answer, || render(&answer.operators, remote.id()))?;
     if answer.scoped == Some(true) {
         output.say("only an admin's key sees all");
     }
@@ -63,7 +63,7 @@ async fn list(args: OperatorListArgs, output: Output) -> Outcome {
 }
 
 async fn revoke(args: OperatorRevokeArgs, output: Output) -> Outcome {
-    let remote = Remote::find(&args.target, output)?;
+    let remote = Remote::find(&args.target, output).await?;
     let hints = [
         LAST_ONE,
         NOT_YOURS,
@@ -89,9 +89,9 @@ const fn was_not_done(problem: &Problem) -> bool {
     problem.code.status() < 500
 }
 
-fn render(operators: &[OperatorRecord], own: &OperatorId) -> String {
+fn render(operators: &[OperatorRecord], own: Option<&OperatorId>) -> String {
     let row = |operator: &OperatorRecord| {
-        let mark = if operator.id == *own { " *" } else { "" };
+        let mark = if Some(&operator.id) == own { " *" } else { "" };
         let reach: Vec<String> = operator.applications.clone().into();
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
@@ -133,11 +133,11 @@ mod tests {
               "createdAt": at },
         ]}))
         .unwrap();
-        insta::assert_snapshot!(render(&answer.operators, &"ops".parse().unwrap()), @r#"
+        insta::assert_snapshot!(render(&answer.operators, Some(&"ops".parse().unwrap())), @r#"
 ID     ROLE      APPLICATIONS  REPLACES  BY   CREATED
 ci     operator  shop shop-*   -         ops  2026-04-01T12:30:00.000Z
 ops *  admin     *             old       -    2026-04-01T12:30:00.000Z
 "#);
-        assert_eq!(render(&[], &"ops".parse().unwrap()), "");
+        assert_eq!(render(&[], None), "");
     }
 }

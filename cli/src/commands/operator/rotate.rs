@@ -35,9 +35,9 @@ pub(super) async fn rotate(args: OperatorRotateArgs, output: Output) -> Outcome 
     let whose = target.whose().clone();
     let rotation = Rotation::begin(&target.key_file()?, &whose)?;
     let remote = Remote::with_key(target, rotation.current().clone());
-    let rotated = match unfinished(&remote).await? {
+    let rotated = match unfinished(&remote, rotation.current().id()).await? {
         Some((operator, replaced)) => {
-            revoke(&remote, remote.signer(), &replaced).await?;
+            revoke(&remote, rotation.current(), &replaced).await?;
             output.say("an earlier rotation had not come to its end; it has now");
             Rotated { operator, replaced, key: rotation.path().to_owned() }
         }
@@ -53,11 +53,11 @@ pub(super) async fn rotate(args: OperatorRotateArgs, output: Output) -> Outcome 
 }
 
 /// The key's own record and the one that it was to replace, when that is still there.
-async fn unfinished(remote: &Remote) -> Outcome<Option<(OperatorRecord, OperatorId)>> {
+async fn unfinished(remote: &Remote, id: &OperatorId) -> Outcome<Option<(OperatorRecord, OperatorId)>> {
     let Operators { mut operators, .. } = remote.ask(listing("the key was not rotated")).await?;
-    let own = operators.iter().position(|operator| operator.id == *remote.signer().id());
+    let own = operators.iter().position(|operator| operator.id == *id);
     let Some(own) = own.map(|at| operators.swap_remove(at)) else {
-        return Err(Failure::new(format!("the fleet does not list the key {}", remote.signer().id()))
+        return Err(Failure::new(format!("the fleet does not list the key {id}"))
             .hint("see `scafo operator list`, and name the key with --key and --operator"));
     };
     let old = own.supersedes.clone().filter(|old| operators.iter().any(|operator| operator.id == *old));
@@ -71,7 +71,7 @@ async fn replace(remote: &Remote, rotation: &Rotation) -> Outcome<Rotated> {
     let ask = Ask::new(Method::POST, "/v1/operators".to_owned(), "the new key was not registered").with(json!({
         "id": next.id(), "publicKey": next.public_key(), "supersedes": old.id(),
     }));
-    let registered: Registered = match remote.answer(old, &ask).await {
+    let registered: Registered = match remote.answer_as(old, &ask).await {
         Ok(registered) => registered,
         Err(error) => {
             if !found && matches!(&error, CallError::Refused { problem, .. } if was_not_done(problem)) {
@@ -82,7 +82,7 @@ async fn replace(remote: &Remote, rotation: &Rotation) -> Outcome<Rotated> {
     };
     // Before the old key is given up, the new one has shown that it works.
     let trial = listing("the new key does not work yet; the old one stays");
-    remote.answer::<Operators>(&next, &trial).await.map_err(|error| {
+    remote.answer_as::<Operators>(&next, &trial).await.map_err(|error| {
         remote.explain(error, &trial).hint("run it again: the new key is kept, and it goes on from there")
     })?;
     rotation.switch(&next)?;
@@ -93,10 +93,10 @@ async fn replace(remote: &Remote, rotation: &Rotation) -> Outcome<Rotated> {
 /// Takes the old key away with the new one.
 async fn revoke(remote: &Remote, signer: &Signer, old: &OperatorId) -> Outcome {
     let ask = revocation(old, "the new key is in place, but the old one was not revoked").hinting(&[LAST_ONE]);
-    let mut outcome = remote.answer::<Removed>(signer, &ask).await;
+    let mut outcome = remote.answer_as::<Removed>(signer, &ask).await;
     if outcome.as_ref().is_err_and(may_have_happened) {
         // Told to run it again, somebody would only replace the new key.
-        outcome = remote.answer(signer, &ask).await;
+        outcome = remote.answer_as(signer, &ask).await;
     }
     match outcome {
         Ok(_) => Ok(()),

@@ -1,0 +1,395 @@
+//! Removing what celld keeps of deployments that nobody needs any more: `scafo deployment prune`.
+//!
+//! Kept true: nothing goes that a kept deployment names, and nothing that is younger than asked for. celld shares the files of
+//! assets between deployments and leaves out of an upload what is there already, so nobody may deploy meanwhile: deploys have to
+//! be frozen. What is read here is celld's own and may change with its releases; where something is not as expected nothing is
+//! removed at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use scafo_core::record::NodeRecord;
+use scafo_core::{ApplicationName, DeploymentVersion, Problem, ProblemCode, Timestamp, key};
+use scafo_store::Listed;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Cache, Intent, Read, Registry};
+
+/// Releases whose keyspaces this was written against, as `celld --version` spells them; the last one is the stand-in's.
+const VERIFIED: [&str; 3] = ["0.4.0", "0.6.0", "celld-workerd 0.6.0"];
+/// Largest manifest that is read: a thousand modules have about 200 KiB.
+const MANIFEST_BYTES_MAX: u64 = 16 << 20;
+/// Largest index of assets that is read: a hundred thousand files.
+const INDEX_BYTES_MAX: u64 = 32 << 20;
+/// The newest form of a manifest that is known here.
+const SCHEMA_MAX: u64 = 2;
+
+/// What shall stay.
+#[derive(Debug, Clone, Copy)]
+pub struct Prune<'a> {
+    /// Of which application.
+    pub application: &'a ApplicationName,
+    /// So many of the newest deployments.
+    pub keep: usize,
+    /// Whatever was written within this time, by the store's clock.
+    pub younger_than: Duration,
+    /// Only look.
+    pub dry_run: bool,
+}
+
+/// What was removed, or would be.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pruned {
+    /// Deployments, by version.
+    pub versions: BTreeSet<String>,
+    /// How many objects.
+    pub objects: usize,
+    /// How many bytes they have.
+    pub bytes: u64,
+    /// Whether they are still there.
+    pub dry_run: bool,
+    #[serde(skip)]
+    keys: Vec<String>,
+}
+
+/// The objects of one deployment of one script.
+#[derive(Debug, Default)]
+struct Stored<'a> {
+    objects: Vec<&'a Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    #[serde(default)]
+    schema_version: Option<u64>,
+    #[serde(default)]
+    assets: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Index {
+    entries: BTreeMap<String, Asset>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Asset {
+    sha256: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Names {
+    version: String,
+}
+
+impl Registry {
+    /// Removes from the bucket what is left of deployments that are neither served nor among the newest nor young.
+    ///
+    /// # Errors
+    /// `not-found`; `reference-held` while deploys are not frozen or one is under way; `capability-missing` where a node runs a
+    /// celld that this was not made for; `store-nonconforming` for anything that is not as celld is known to write it; store
+    /// errors. Only after the last something may have been removed, and a repeated call goes on.
+    pub async fn prune_deployments(&self, prune: &Prune<'_>) -> Result<Pruned, Problem> {
+        let name = prune.application;
+        let application = self.present(name).await?;
+        if !prune.dry_run {
+            self.must_be_quiet(name).await?;
+        }
+        let nodes = self.every_node().await?;
+        must_be_known(&nodes)?;
+        let fleet = format!("{}/", key::fleet(name));
+        let deploys = self.engine().list(&format!("{fleet}deploy/")).await?.entries;
+        let mut kept: BTreeSet<String> = nodes
+            .iter()
+            .flat_map(|node| &node.serving)
+            .filter(|serving| serving.application == *name)
+            .filter_map(|serving| serving.deployment.as_ref().map(ToString::to_string))
+            .collect();
+        kept.extend(application.deployment.map(|published| published.version.to_string()));
+        kept.extend(self.newest(name, prune.keep).await?);
+        kept.extend(self.named_by_pointers(&deploys).await?);
+        let stored = by_version(&deploys, &fleet);
+        for ((_, version), stored) in &stored {
+            if !stored.objects.iter().all(|object| is_old(object, prune.younger_than)) {
+                kept.insert((*version).to_owned());
+            }
+        }
+        let mut pruned = Pruned { dry_run: prune.dry_run, ..Pruned::default() };
+        for ((_, version), stored) in stored.iter().filter(|((_, version), _)| !kept.contains(*version)) {
+            pruned.versions.insert((*version).to_owned());
+            stored.objects.iter().for_each(|object| pruned.add(object));
+        }
+        let staying: Vec<&str> =
+            stored.keys().filter(|(_, version)| kept.contains(*version)).map(|(prefix, _)| prefix.as_str()).collect();
+        let named = self.named_by(&staying).await?;
+        let files = self.engine().list(&format!("{fleet}deploy-blobs/assets/sha256/")).await?.entries;
+        let spare = files.iter().filter(|file| !named.assets.contains(file.key.rsplit('/').next().unwrap_or_default()));
+        spare.filter(|file| is_old(file, prune.younger_than)).for_each(|file| pruned.add(file));
+        for image in deploys.iter().filter(|object| is_old(object, prune.younger_than)) {
+            let id = image.key.strip_prefix(&format!("{fleet}deploy/images/")).and_then(|file| file.strip_suffix(".tar"));
+            if id.is_some_and(|id| !id.contains('/') && !named.manifests.iter().any(|manifest| manifest.contains(id))) {
+                pruned.add(image);
+            }
+        }
+        if !prune.dry_run {
+            self.remove_pruned(name, &pruned).await?;
+        }
+        Ok(pruned)
+    }
+
+    /// The records first: one that is gone is named by nobody, and what it named goes with the next call at the latest.
+    async fn remove_pruned(&self, name: &ApplicationName, pruned: &Pruned) -> Result<(), Problem> {
+        let versions = pruned.versions.iter().filter_map(|version| version.parse::<DeploymentVersion>().ok());
+        let records: Vec<String> = versions.map(|version| key::deployment(name, &version)).collect();
+        self.engine().delete_many(&Intent::new(), &records).await?;
+        self.engine().delete_many(&Intent::new(), &pruned.keys).await
+    }
+
+    async fn must_be_quiet(&self, name: &ApplicationName) -> Result<(), Problem> {
+        if self.frozen().await?.is_none() {
+            let detail = "a deploy in the middle of this could lose its files: freeze deploys with `scafo fleet freeze` until it is done";
+            return Err(Problem::new(ProblemCode::ReferenceHeld, detail).titled("Deploys are not frozen"));
+        }
+        match self.deploys(name).await?.into_iter().find(|deploy| !deploy.state.is_terminal()) {
+            None => Ok(()),
+            Some(deploy) => {
+                let detail = format!("deploy `{}` is still under way: wait for its end", deploy.id);
+                Err(Problem::new(ProblemCode::ReferenceHeld, detail))
+            }
+        }
+    }
+
+    async fn every_node(&self) -> Result<Vec<NodeRecord>, Problem> {
+        let mut nodes: Cache<NodeRecord> = Cache::default();
+        nodes.refresh(self.engine(), Read::Moved).await?;
+        if let Some((key, problem)) = nodes.bad().next() {
+            let detail = format!("`{key}` cannot be read, and what that node serves is not known: {}", problem.detail);
+            return Err(Problem::new(ProblemCode::StoreNonconforming, detail));
+        }
+        Ok(nodes.iter().map(|stored| stored.record.clone()).collect())
+    }
+
+    async fn newest(&self, name: &ApplicationName, keep: usize) -> Result<Vec<String>, Problem> {
+        let mut deployments = self.deployments(name).await?;
+        deployments.sort_by_key(|deployment| std::cmp::Reverse(deployment.created_at));
+        Ok(deployments.into_iter().take(keep).map(|deployment| deployment.version.to_string()).collect())
+    }
+
+    /// The versions that celld's pointers name: the one of the fleet, and those of scripts that serve others.
+    async fn named_by_pointers(&self, deploys: &[Listed]) -> Result<Vec<String>, Problem> {
+        let mut versions = Vec::new();
+        for listed in deploys.iter().filter(|listed| listed.key.ends_with("/current.json")) {
+            versions.push(self.read::<Names>(&listed.key, MANIFEST_BYTES_MAX).await?.0.version);
+        }
+        Ok(versions)
+    }
+
+    /// What the deployments under these prefixes name.
+    async fn named_by(&self, prefixes: &[&str]) -> Result<Named, Problem> {
+        let mut named = Named::default();
+        for prefix in prefixes {
+            let (manifest, text) = self.read::<Manifest>(&format!("{prefix}manifest.json"), MANIFEST_BYTES_MAX).await?;
+            if manifest.schema_version.is_some_and(|version| version > SCHEMA_MAX) {
+                return Err(unknown(&format!("{prefix}manifest.json"), "it is of a later form"));
+            }
+            named.manifests.push(text);
+            if manifest.assets.is_some_and(|assets| !assets.is_null()) {
+                let (index, _) = self.read::<Index>(&format!("{prefix}assets.json"), INDEX_BYTES_MAX).await?;
+                named.assets.extend(index.entries.into_values().map(|asset| asset.sha256));
+            }
+        }
+        Ok(named)
+    }
+
+    async fn read<T: for<'de> Deserialize<'de>>(&self, key: &str, limit: u64) -> Result<(T, String), Problem> {
+        let object = self.engine().try_get(key, limit).await?.ok_or_else(|| unknown(key, "it is not there"))?;
+        let text = String::from_utf8(object.body.to_vec()).map_err(|_| unknown(key, "it is no text"))?;
+        let value = serde_json::from_str(&text).map_err(|error| unknown(key, &error.to_string()))?;
+        Ok((value, text))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Named {
+    /// Digests of files.
+    assets: BTreeSet<String>,
+    /// As they stand, for what is named somewhere in them.
+    manifests: Vec<String>,
+}
+
+impl Pruned {
+    fn add(&mut self, object: &Listed) {
+        self.keys.push(object.key.clone());
+        self.objects += 1;
+        self.bytes += object.size;
+    }
+}
+
+fn must_be_known(nodes: &[NodeRecord]) -> Result<(), Problem> {
+    let stranger = nodes.iter().find_map(|node| {
+        let version = node.celld_version.as_deref()?;
+        let bare = version.strip_prefix("celld ").unwrap_or(version);
+        (!VERIFIED.contains(&bare)).then(|| (node.id.clone(), version.to_owned()))
+    });
+    match stranger {
+        None => Ok(()),
+        Some((node, version)) => {
+            let detail = format!(
+                "node `{node}` runs {version}, and what that release keeps in the bucket was not looked at yet; known are {}",
+                VERIFIED.join(", ")
+            );
+            Err(Problem::new(ProblemCode::CapabilityMissing, detail))
+        }
+    }
+}
+
+/// The objects of deployments by their prefix and version: `deploy/<script>/<version>/…`. What queues read is none of it.
+fn by_version<'a>(deploys: &'a [Listed], fleet: &str) -> BTreeMap<(String, &'a str), Stored<'a>> {
+    let mut all: BTreeMap<(String, &str), Stored<'_>> = BTreeMap::new();
+    for object in deploys {
+        let mut parts = object.key.strip_prefix(fleet).unwrap_or_default().split('/').skip(1);
+        let (Some(script), Some(version), Some(_)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        if script != "queues" && script != "images" {
+            let prefix = format!("{fleet}deploy/{script}/{version}/");
+            all.entry((prefix, version)).or_default().objects.push(object);
+        }
+    }
+    all
+}
+
+/// Whether an object is older than `age` by the store's own clock; one of unknown age is not.
+fn is_old(object: &Listed, age: Duration) -> bool {
+    let written: Option<(Timestamp, Timestamp)> = object.date.zip(object.last_modified);
+    written.is_some_and(|(date, written)| date.since(written) > age)
+}
+
+fn unknown(key: &str, why: &str) -> Problem {
+    let detail = format!("`{key}` is not as celld is known to write it ({why}); nothing was removed");
+    Problem::new(ProblemCode::StoreNonconforming, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_store::Bucket as _;
+
+    use super::*;
+    use crate::registry::testing::{World, deployment, node, put_raw};
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    fn shop() -> ApplicationName {
+        "shop".parse().unwrap()
+    }
+
+    async fn published(world: &World, version: &str, asset: &str) {
+        let put = |name: &str, body: String| {
+            let key = format!("fleets/shop/deploy/shop/{version}/{name}");
+            async move { put_raw(&world.memory, &key, &body).await }
+        };
+        put("manifest.json", format!(r#"{{ "schema_version": 2, "version": "{version}", "assets": {{}}, "containers": ["img-{version}"] }}"#)).await;
+        put("assets.json", format!(r#"{{ "schema_version": 1, "entries": {{ "/a": {{ "sha256": "{asset}" }}, "/b": {{ "sha256": "shared" }} }} }}"#)).await;
+        put("index.js", "export default {}".to_owned()).await;
+        for asset in [asset, "shared"] {
+            put_raw(&world.memory, &format!("fleets/shop/deploy-blobs/assets/sha256/aa/{asset}"), "x").await;
+        }
+        put_raw(&world.memory, &format!("fleets/shop/deploy/images/img-{version}.tar"), "x").await;
+        let number = version.trim_start_matches('v').parse().unwrap();
+        world.registry.record_deployment(&deployment(world, version, number)).await.unwrap();
+    }
+
+    /// Four old deployments, of which `v4` is the one that is pointed to and `v3` the one that a node serves; and what else
+    /// celld keeps.
+    async fn world() -> World {
+        let world = World::new();
+        let at = |days: i64| Timestamp::from_millis(1_800_000_000_000 + days * 86_400_000);
+        world.memory.set_now(at(0));
+        world.registry.create_application(&shop()).await.unwrap();
+        for version in ["v1", "v2", "v3", "v4"] {
+            published(&world, version, &format!("only-{version}")).await;
+        }
+        for key in ["fleets/shop/deploy/current.json", "fleets/shop/deploy/shop/current.json"] {
+            put_raw(&world.memory, key, r#"{ "version": "v4", "prefix": "deploy/shop/v4" }"#).await;
+        }
+        for other in ["deploy/queues/jobs/consumer.json", "nodes/n.json", "cells/a/own.json", "r2/b/k"] {
+            put_raw(&world.memory, &format!("fleets/shop/{other}"), "{}").await;
+        }
+        put_raw(&world.memory, "fleets/shop-2/deploy/shop/v1/manifest.json", "{}").await;
+        let mut serving = node("a", 1);
+        serving.serving = serde_json::from_str(
+            r#"[{ "application": "shop", "port": 1, "deployment": "v3", "state": "ready", "since": "2026-04-01T12:30:00.000Z" }]"#,
+        )
+        .unwrap();
+        put_raw(&world.memory, "_scafo/nodes/a.json", &serde_json::to_string(&serving).unwrap()).await;
+        world.memory.set_now(at(40));
+        world
+    }
+
+    fn prune(shop: &ApplicationName) -> Prune<'_> {
+        Prune { application: shop, keep: 0, younger_than: 30 * DAY, dry_run: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prune_removes_what_no_kept_deployment_needs_and_nothing_else() {
+        let world = world().await;
+        let name = shop();
+        let before = world.memory.keys("");
+        let looked = world.registry.prune_deployments(&Prune { dry_run: true, ..prune(&name) }).await.unwrap();
+        assert_eq!(looked.versions, ["v1", "v2"].map(str::to_owned).into());
+        assert_eq!(world.memory.keys(""), before, "a look changes nothing");
+        let unfrozen = world.registry.prune_deployments(&prune(&name)).await.unwrap_err();
+        assert_eq!((unfrozen.code, unfrozen.title()), (ProblemCode::ReferenceHeld, "Deploys are not frozen"));
+        world.registry.freeze("op", None).await.unwrap();
+
+        let done = world.registry.prune_deployments(&prune(&name)).await.unwrap();
+        assert_eq!((done.objects, &done.versions), (looked.objects, &looked.versions));
+        let after = world.memory.keys("");
+        let gone: Vec<&String> = before.iter().filter(|key| !after.contains(key)).collect();
+        for key in &gone {
+            let of_pruned = ["/v1/", "/v2/", "only-v1", "only-v2", "img-v1", "img-v2", "/v1.json", "/v2.json"];
+            assert!(of_pruned.iter().any(|part| key.contains(part)) && !key.contains("shop-2"), "{key}");
+        }
+        // Three objects each, a file, an image, and a record.
+        assert_eq!(gone.len(), 12, "{gone:?}");
+        assert_eq!(world.registry.prune_deployments(&prune(&name)).await.unwrap().objects, 0, "there is nothing left to do");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_young_or_among_the_newest_stays() {
+        let world = world().await;
+        let name = shop();
+        world.registry.freeze("op", None).await.unwrap();
+        let look = |keep, younger_than| Prune { keep, younger_than, dry_run: true, ..prune(&name) };
+        assert!(world.registry.prune_deployments(&look(0, 60 * DAY)).await.unwrap().versions.is_empty());
+        assert!(world.registry.prune_deployments(&look(9, DAY)).await.unwrap().versions.is_empty());
+        put_raw(&world.memory, "fleets/shop/deploy/shop/v1/late.js", "x").await;
+        let versions = world.registry.prune_deployments(&look(0, 30 * DAY)).await.unwrap().versions;
+        assert_eq!(versions, ["v2".to_owned()].into());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_something_is_not_as_expected_nothing_is_removed() {
+        for (key, body) in [
+            ("fleets/shop/deploy/current.json", "<html>"),
+            ("fleets/shop/deploy/shop/v4/manifest.json", r#"{ "schema_version": 3 }"#),
+            ("fleets/shop/deploy/shop/v3/assets.json", "{}"),
+            ("_scafo/nodes/b.json", "{}"),
+        ] {
+            let world = world().await;
+            world.registry.freeze("op", None).await.unwrap();
+            put_raw(&world.memory, key, body).await;
+            let before = world.memory.keys("");
+            let refused = world.registry.prune_deployments(&prune(&shop())).await.unwrap_err();
+            assert_eq!(refused.code, ProblemCode::StoreNonconforming, "{key}");
+            assert_eq!(world.memory.keys(""), before, "{key}");
+        }
+        let world = world().await;
+        world.registry.freeze("op", None).await.unwrap();
+        let mut stranger = node("b", 2);
+        stranger.celld_version = Some("celld 0.9.0".to_owned());
+        put_raw(&world.memory, "_scafo/nodes/b.json", &serde_json::to_string(&stranger).unwrap()).await;
+        let refused = world.registry.prune_deployments(&prune(&shop())).await.unwrap_err();
+        assert!(refused.code == ProblemCode::CapabilityMissing && refused.detail.contains("`b`"), "{refused}");
+        assert!(world.memory.head("fleets/shop/deploy/shop/v1/manifest.json").await.unwrap().is_some());
+    }
+}
