@@ -209,7 +209,6 @@ func TestPollsAreApartByTheIntervalAndGivenUpAfterTenSeconds(t *testing.T) {
 	if _, err := acquire(s); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = release(s) }()
 	first := <-began
 	for range 3 {
 		next := <-began
@@ -218,9 +217,12 @@ func TestPollsAreApartByTheIntervalAndGivenUpAfterTenSeconds(t *testing.T) {
 		}
 		first = next
 	}
+	if err := release(s); err != nil {
+		t.Fatal(err)
+	}
 
 	p, _ := observed(t, n)
-	left := make(chan struct{})
+	left := make(chan struct{}, 1)
 	n.answerPolls(func(_ http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		left <- struct{}{}
