@@ -212,6 +212,18 @@ async fn a_blocked_application_takes_no_deploys_and_a_deleted_one_neither() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_says_nothing_of_its_end_leaves_it_to_the_pointer() {
+    let node = Node::start("a", MemoryBucket::new());
+    for (random, version, job) in [(1, "v1", Job::Dies as fn(_) -> _), (2, "v2", Job::Mumbles)] {
+        for _ in 0..3 {
+            node.supervisor.then(job(version));
+        }
+        let done = node.deploy("shop", random).await;
+        assert_eq!((done.state, done.deployment.unwrap().as_str()), (DeployState::Deployed, version));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_lost_a_race_or_its_answer_is_run_again() {
     let node = Node::start("a", MemoryBucket::new());
     node.supervisor.then(Job::Fails("error: the write lost a race, run it again"));

@@ -30,6 +30,10 @@ use tonic::{Request, Response, Status};
 pub(crate) enum Job {
     /// It publishes this version.
     Publishes(&'static str),
+    /// Moves the pointer to the version, then a signal ends it.
+    Dies(&'static str),
+    /// The same, and ends well, but in words that nobody knows.
+    Mumbles(&'static str),
     /// It publishes this version and does not know that it did.
     Doubts(&'static str),
     /// It says this and ends with 1.
@@ -161,6 +165,14 @@ impl Fake {
                     format!(r#"{{"worker":"x","version":"{version}","location":"l","dry_run":false}}"#),
                     String::new(),
                 )
+            }
+            Job::Dies(version) => {
+                self.publish(&request.application.parse().unwrap(), version).await;
+                JobExited { code: None, ..exited(0, String::new(), String::new()) }
+            }
+            Job::Mumbles(version) => {
+                self.publish(&request.application.parse().unwrap(), version).await;
+                exited(0, "all is well".to_owned(), String::new())
             }
             Job::Doubts(version) => {
                 self.publish(&request.application.parse().unwrap(), version).await;
