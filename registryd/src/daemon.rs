@@ -97,6 +97,11 @@ impl Fatal {
     }
 }
 
+/// What a task of a part brought; one that panicked ends the daemon, which starts anew with a clear state.
+pub(crate) fn unbroken<T>(ended: Result<T, tokio::task::JoinError>) -> Result<T, Fatal> {
+    ended.map_err(|_| Fatal::ended("a task of the daemon"))
+}
+
 /// What the parts of the daemon share.
 #[derive(Debug)]
 pub(crate) struct Core {

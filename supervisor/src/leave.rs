@@ -54,10 +54,14 @@ impl Leave {
                     silent_since = Instant::now();
                     if !std::mem::replace(&mut told, true) {
                         tracing::info!(
-                            ?left, applications,
+                            ?left,
+                            applications,
                             "out of the routes; what runs here serves on until no ingress names it; ask again to stop at once"
                         );
-                        manager::tell(&[NotifyState::Status("out of the routes, holding its applications"), extend(left)]);
+                        manager::tell(&[
+                            NotifyState::Status("out of the routes, holding its applications"),
+                            extend(left),
+                        ]);
                     }
                     left.min(AGAIN)
                 }

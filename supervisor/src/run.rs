@@ -19,8 +19,8 @@ use crate::ending::Ending;
 use crate::figures;
 use crate::leave::Leave;
 use crate::manager::{self, Fence, Parting};
-use crate::reload;
 use crate::node::{Facts, Node, write_node_file};
+use crate::reload;
 use crate::service::Service;
 use crate::signals::Signals;
 use crate::spawn::proc;
@@ -45,7 +45,8 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         () = signals.stop() => return Ok(Ended::Stopped),
         node = Node::prepare(&config, &options) => node?,
     };
-    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, planner } = node;
+    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, planner } =
+        node;
     let served = CancellationToken::new();
     let known = Arc::new(OnceLock::<Handles>::new());
     let figures = figures::collect(Arc::clone(&known), Arc::clone(&fleet));
@@ -80,8 +81,7 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     // The embedded store serves one node only, and one that was not ready yet is in no document of this run.
     let others = config.bucket.is_some() && outcome.is_ok() && dirs.state.join(NODE_FILE).exists();
     let leave = others.then(|| Leave::new(&dirs, handles.clone(), config.ingress.hold));
-    let ending =
-        Ending { daemons: &mut daemons, handles: &handles, fleet: &fleet, deploys: &deploys, parting, leave };
+    let ending = Ending { daemons: &mut daemons, handles: &handles, fleet: &fleet, deploys: &deploys, parting, leave };
     let ended = ending.end(&mut signals).await;
     // No other settings from here on.
     talking.shutdown().await;

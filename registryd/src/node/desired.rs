@@ -126,7 +126,8 @@ mod tests {
     }
 
     fn serving(name: &str, state: ProcessState) -> Serving {
-        let json = serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
+        let json =
+            serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
         serde_json::from_value(json).unwrap()
     }
 

@@ -141,7 +141,8 @@ mod tests {
     const HOLD: Duration = Duration::from_secs(35);
 
     fn serving(name: &str, state: ProcessState) -> Serving {
-        let json = serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
+        let json =
+            serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
         serde_json::from_value(json).unwrap()
     }
 
@@ -165,7 +166,10 @@ mod tests {
         let held = |applications| Left { hold: HOLD, applications };
         let mine: &[(&str, ProcessState)] = &[("shop", Ready), ("blog", Ready), ("news", Starting)];
         let shop: &[(&str, ProcessState)] = &[("shop", Ready), ("blog", Starting), ("news", Ready)];
-        assert_eq!(begin(&world(&[("a", true, mine), ("b", true, shop)])), (vec!["blog".into(), "news".into()], held(1)));
+        assert_eq!(
+            begin(&world(&[("a", true, mine), ("b", true, shop)])),
+            (vec!["blog".into(), "news".into()], held(1))
+        );
         let all = vec!["blog".to_owned(), "news".to_owned(), "shop".to_owned()];
         assert_eq!(begin(&world(&[("a", true, mine), ("b", false, shop)])), (all.clone(), Left::NOTHING));
         assert_eq!(begin(&world(&[("a", true, mine)])), (all, Left::NOTHING));

@@ -8,18 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use scafo_core::record::{Fence, NodeRecord, Serving, to_bytes};
+use scafo_core::record::{Fence, NodeRecord, Serving};
 use scafo_core::view::{ProcessStatus, ReconcileStatus};
-use scafo_core::{ApplicationName, DeployId, NodeId, Problem, ProblemCode, Timestamp, key};
-use scafo_store::{Condition, Put, PutOptions};
+use scafo_core::{ApplicationName, DeployId, NodeId, Problem, ProblemCode, Timestamp};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 
 use super::adoption::{Adopting, Reloaded, Report};
 use super::apply::{Desired, Process};
 use super::desired::{Standing, Terms, Wanted, after_others, desired, next_end};
 use super::drain::{Leaving, Situation};
 use super::in_force::InForce;
+use super::own::{self, WRITE, Wrote};
 use super::parting::{Out, Stopping};
 use super::publish::Publisher;
 use super::records::{HintDue, Order, Records};
@@ -27,28 +27,18 @@ use super::serving::{fold, withdraws};
 use super::wake::Asked;
 use super::world::{Shown, World};
 use crate::coordinator::places::held_up_by;
-use crate::daemon::{Core, Fatal};
+use crate::daemon::{Core, Fatal, unbroken};
 use crate::deploy::versions;
-use crate::registry::engine::WRITE_ID;
-use crate::registry::{Intent, Mono, Stored};
+use crate::registry::{Mono, Stored};
 
 /// After a look or a write that failed: soon, but no faster than a store that limits a key to one write a second.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long one write of the node's record is tried before its content is decided anew.
-const WRITE: Duration = Duration::from_secs(10);
-/// How long a hint may take that a process is no longer offered: longer than hints are held together (1 s).
-const HINT: Duration = Duration::from_secs(2);
 
 struct Looked {
     records: Records,
     outcome: Result<(), Problem>,
     asked: Asked,
     began: (Mono, Timestamp),
-}
-
-struct Wrote {
-    outcome: Result<Stored<NodeRecord>, Problem>,
-    began: Mono,
 }
 
 /// The loop.
@@ -297,10 +287,9 @@ impl Pass {
                 leaving.write(node);
                 Ok(())
             };
-            let outcome = write_own(&core, &id, over, mutate).await;
-            // A hold counts from when the others can know. Without the hint they find it later; holding for ever helps nobody.
-            if withdraws && outcome.is_ok() && core.registry.flush_hints(HINT).await.is_err() {
-                tracing::warn!("the change hint did not go out: other nodes may send requests here for longer");
+            let outcome = own::write(&core, &id, over, mutate).await;
+            if withdraws && outcome.is_ok() {
+                own::tell(&core).await;
             }
             Wrote { outcome, began: now }
         });
@@ -506,35 +495,4 @@ impl Pass {
         }
         reports
     }
-}
-
-/// Writes the node's record: over a known body if there is one and it still stands, else over what is there. The first is one
-/// request instead of two, twice a minute on every node.
-async fn write_own(
-    core: &Core,
-    id: &NodeId,
-    over: Option<Stored<NodeRecord>>,
-    mutate: impl Fn(&mut NodeRecord) -> Result<(), Problem> + Send + Sync,
-) -> Result<Stored<NodeRecord>, Problem> {
-    if let Some(Stored { mut record, etag, .. }) = over {
-        mutate(&mut record)?;
-        let write_id = format!("{:032x}", rand::random::<u128>());
-        let options = PutOptions {
-            condition: Condition::Matches(etag),
-            metadata: [(WRITE_ID.to_owned(), write_id.clone())].into(),
-            content_type: Some("application/json".to_owned()),
-        };
-        let put = core.registry.bucket().put(&key::node(id.as_str()), to_bytes(&record).into(), options).await;
-        if let Ok(Put::Written(etag)) = put {
-            return Ok(Stored { record, etag, write_id: Some(write_id), before: Vec::new(), last_modified: None });
-        }
-        // Whatever it was, the write below looks before it writes.
-    }
-    let intent = Intent::new().within(WRITE);
-    core.registry.update_node(&intent, id, mutate).await.map(|changed| changed.stored)
-}
-
-/// What a task of the loop brought; a task that panicked ends the daemon, which starts anew with a clear state.
-fn unbroken<T>(ended: Result<T, JoinError>) -> Result<T, Fatal> {
-    ended.map_err(|_| Fatal::ended("a task of the reconcile loop"))
 }

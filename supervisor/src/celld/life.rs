@@ -388,3 +388,7 @@ impl Machine {
 #[cfg(test)]
 #[path = "life_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "life_histories.rs"]
+mod histories;

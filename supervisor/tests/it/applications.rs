@@ -34,7 +34,8 @@ async fn apply_deploy(
         ..DesiredProcess::default()
     };
     let processes = applications.iter().map(process).collect();
-    let request = ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes, ..ApplyProcessesRequest::default() };
+    let request =
+        ApplyProcessesRequest { pass, run: "run-1".to_owned(), processes, ..ApplyProcessesRequest::default() };
     client.apply_processes(request).await.map(drop)
 }
 

@@ -91,7 +91,8 @@ async fn stubs() {
 }
 
 fn memory(node: &Node) -> Vec<(String, u64)> {
-    let mut daemons: Vec<_> = node.processes().into_iter().filter(|process| process.name.starts_with("scafo")).collect();
+    let mut daemons: Vec<_> =
+        node.processes().into_iter().filter(|process| process.name.starts_with("scafo")).collect();
     daemons.sort_by(|a, b| a.name.cmp(&b.name));
     daemons.into_iter().map(|process| (process.name, process::resident(process.pid))).collect()
 }

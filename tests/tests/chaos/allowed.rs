@@ -53,7 +53,8 @@ mod tests {
     fn a_reason_explains_what_it_is_about_and_nothing_else() {
         let start = Instant::now();
         let at = |second| start + Duration::from_secs(second);
-        let answer = |application, sent, ended, outcome| Answer { application, sent: at(sent), ended: at(ended), outcome };
+        let answer =
+            |application, sent, ended, outcome| Answer { application, sent: at(sent), ended: at(ended), outcome };
         let cut = || Outcome::Cut("closed".to_owned());
         let window = |reason, from, to| vec![Window { reason, from: at(from), to: at(to) }];
         let explained = |answer: &Answer, windows: &[Window]| reason(answer, windows).is_some();

@@ -118,7 +118,10 @@ impl Subject {
     }
 
     pub(crate) async fn until_good(&self, number: usize) {
-        wait::until(&format!("{} to answer", name(number)), LIMIT, || async { self.is_good(number).await.then_some(()) }).await;
+        wait::until(&format!("{} to answer", name(number)), LIMIT, || async {
+            self.is_good(number).await.then_some(())
+        })
+        .await;
     }
 
     /// Waits until the API works, which needs every daemon but the ingress, and the first application answers or is known to be
@@ -198,7 +201,9 @@ impl Subject {
             let entries = std::fs::read_dir(self.state.join(dir)).into_iter().flatten().flatten();
             let paths = entries.map(|entry| entry.path().display().to_string());
             // What is known of crashes stays for the next start, and so does the lock's file.
-            left.extend(paths.filter(|path| dir != "run" || path.ends_with(".sock")).filter(|path| !path.ends_with(".past")));
+            left.extend(
+                paths.filter(|path| dir != "run" || path.ends_with(".sock")).filter(|path| !path.ends_with(".past")),
+            );
         }
         let log = std::fs::read_to_string(log).unwrap_or_default();
         left.extend(log.lines().filter(|line| line.contains("panicked")).map(str::to_owned));

@@ -71,7 +71,8 @@ async fn ask(ingress: Arc<RwLock<String>>, stop: Arc<AtomicBool>, turn: Arc<Atom
         let turn = turn.fetch_add(1, Ordering::Relaxed);
         let application = usize::try_from(turn).unwrap() % APPLICATIONS;
         let url = ingress.read().unwrap().clone();
-        let request = if posts { client.post(&url).body(turn.to_string()) } else { client.get(format!("{url}/?{turn}")) };
+        let request =
+            if posts { client.post(&url).body(turn.to_string()) } else { client.get(format!("{url}/?{turn}")) };
         let sent = Instant::now();
         let outcome = send(request.header("host", host(application))).await;
         let answer = Answer { application, sent, ended: Instant::now(), outcome };

@@ -35,7 +35,8 @@ pub(crate) fn print(seed: u64, answers: &Answers, log: &Log) -> Vec<String> {
             None => {
                 let at = first.map_or(Duration::ZERO, |first| answer.sent.duration_since(first));
                 let took = answer.ended.duration_since(answer.sent);
-                faults.push(format!("app-{} after {at:.1?}, took {took:.1?}: {:?}", answer.application, answer.outcome));
+                faults
+                    .push(format!("app-{} after {at:.1?}, took {took:.1?}: {:?}", answer.application, answer.outcome));
             }
         }
     }

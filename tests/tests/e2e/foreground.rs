@@ -94,7 +94,8 @@ async fn ctrl_c_ends_a_node_in_the_foreground_cleanly_and_leaves_nothing() {
     assert_eq!(code, 0, "{log}");
     assert_eq!(left(&state), Vec::<String>::new(), "{log}");
     // Ctrl-C is no fault of anybody.
-    let complaints: Vec<&str> = log.lines().filter(|line| line.contains("ERROR") || line.contains("panicked")).collect();
+    let complaints: Vec<&str> =
+        log.lines().filter(|line| line.contains("ERROR") || line.contains("panicked")).collect();
     assert!(complaints.is_empty(), "{complaints:?}");
 }
 
