@@ -17,7 +17,7 @@ use crate::celld::{Launch, Runtime};
 use crate::confine::{self, Confinement};
 use crate::job::{self, Finished, Why};
 use crate::spawn::{Bond, Exit, Input, Limits, Output, Rights, Spawner, Spec, User, proc};
-use crate::state::{Lent, give, private_dir};
+use crate::state::{Lent, Users, give, private_dir};
 
 /// Longest time that a job may take, whatever the caller says.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -67,6 +67,7 @@ type Events = mpsc::Receiver<Result<RunDeployEvent, Status>>;
 
 impl Runner {
     pub(crate) fn new(launch: Arc<Launch>, runtime: Arc<Runtime>, spawner: Spawner, at_once: u32) -> Self {
+        let at_once = if launch.users.is_some() { at_once.min(Users::MOST_JOBS) } else { at_once };
         Self {
             launch,
             runtime,

@@ -13,9 +13,9 @@ use crate::api::{Error, NODE_FILE, Options, Pids, Ready};
 use crate::celld::{Fleet, Launch, Runtime, Version};
 use crate::confine;
 use crate::daemon::{Daemon, Handles, Name, Plan, reachable};
-use crate::reload::{Planner, filter_log};
 use crate::deploy::Runner;
 use crate::manager::{Enclosure, Fence, Kept};
+use crate::reload::{Planner, filter_log};
 use crate::service::Service;
 use crate::sockets::{self, Sockets, address};
 use crate::spawn::{Spawner, proc};
@@ -90,6 +90,7 @@ impl Node {
             // Of a node that was killed.
             proc::kill_all_of(users.jobs());
         }
+        proc::kill_left_in(&[dirs.jobs(), dirs.state.join("apiserver/stage")]);
         dirs.sweep_jobs()?;
         dirs.hand_out(users.as_deref())?;
         // Of a node that was killed.
@@ -114,7 +115,7 @@ impl Node {
             ..launch(config, options, &node, &dirs, &bucket, embedded.is_some())
         });
         let mut not_enforced = not_enforced(users.is_some(), &launch.enclosure);
-        not_enforced.extend(fence(users.as_deref(), config, &spawner).await);
+        not_enforced.extend(fence(users.as_deref(), config, &spawner, options.dev.is_some()).await);
         let ports = config.celld.port_range.clone();
         let fleet = Arc::new(Fleet::open(Arc::clone(&launch), Arc::clone(&runtime), spawner.clone(), ports)?);
         let deploys = Runner::new(launch, runtime, spawner.clone(), config.deploy_jobs);
@@ -197,12 +198,23 @@ fn not_enforced(users: bool, enclosure: &Enclosure) -> Vec<String> {
 }
 
 /// Puts up the fence between applications; says when there is none. A shared machine without it is worth a loud word.
-async fn fence(users: Option<&Users>, config: &Config, spawner: &Spawner) -> Option<String> {
+async fn fence(users: Option<&Users>, config: &Config, spawner: &Spawner, dev: bool) -> Option<String> {
     let open = "closing the internal ports of applications to each other";
-    let Some(users) = users else { return Some(format!("{open}: they are not users of their own")) };
+    let Some(users) = users else {
+        if !dev {
+            tracing::warn!(
+                "applications reach each other's internal ports, which ask for no credentials, because all are one user: run as root \
+                 with celld.uidRange, or run only applications here that trust each other"
+            );
+        }
+        return Some(format!("{open}: they are not users of their own"));
+    };
     let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
     let why = fence.raise(spawner).await.err()?;
-    tracing::error!(why, "applications reach each other's internal ports, which ask for no credentials: run only applications here that trust each other");
+    tracing::error!(
+        why,
+        "applications reach each other's internal ports, which ask for no credentials: run only applications here that trust each other"
+    );
     Some(format!("{open}: {why}"))
 }
 

@@ -16,6 +16,8 @@ use crate::state::Users;
 
 /// How long a process waits at its gate. Without its bounds it serves all the same, and the log says so.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// When a process gives up by itself, because whoever should have let it through is gone.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two looks whether systemd has moved a process; it takes a few milliseconds.
 const LOOKS: Duration = Duration::from_millis(5);
 /// As long as systemd waits between SIGTERM and SIGKILL when the machine goes down: celld's grace and some.
@@ -91,7 +93,7 @@ impl Enclosure {
         if matches!(self, Self::None) {
             return spawner.start_process(spec).await;
         }
-        let (gate, door) = Gate::new()?;
+        let (gate, door) = Gate::new(PATIENCE)?;
         spec.rights.gate = Some(gate);
         tokio::join!(spawner.start_process(spec), self.admit(door, application, bounds)).0
     }
@@ -189,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn a_process_is_let_through_whatever_bounds_it() {
         let application: ApplicationName = "shop".parse().unwrap();
-        let (gate, door) = crate::spawn::Gate::new().unwrap();
+        let (gate, door) = Gate::new(PATIENCE).unwrap();
         drop(gate);
         Enclosure::None.admit(door, &application, Bounds::above(1, 1)).await;
         assert!(Enclosure::None.gaps().unwrap().contains("memory, CPU, tasks"));

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
@@ -12,9 +13,10 @@ use tokio::net::unix::pipe;
 pub(crate) struct Gate {
     pub(super) arrived: OwnedFd,
     pub(super) opened: OwnedFd,
+    pub(super) patience: Duration,
 }
 
-/// Our side. Dropping it does not let the child through: [`Door::open`] does.
+/// Our side. Dropping it does not let the child through: [`Door::open`] does. A child that nobody lets through gives up.
 #[derive(Debug)]
 pub(crate) struct Door {
     arrived: pipe::Receiver,
@@ -22,15 +24,15 @@ pub(crate) struct Door {
 }
 
 impl Gate {
-    /// Both sides.
-    pub(crate) fn new() -> io::Result<(Self, Door)> {
+    /// Both sides, for a child that waits for so long: it holds copies of both ends of each pipe, so it cannot tell that our side is gone.
+    pub(crate) fn new(patience: Duration) -> io::Result<(Self, Door)> {
         let (arrival, arrived) = io::pipe()?;
         let (opened, open) = io::pipe()?;
         let door = Door {
             arrived: pipe::Receiver::from_owned_fd(arrival.into())?,
             open: pipe::Sender::from_owned_fd(open.into())?,
         };
-        Ok((Self { arrived: arrived.into(), opened: opened.into() }, door))
+        Ok((Self { arrived: arrived.into(), opened: opened.into(), patience }, door))
     }
 }
 

@@ -47,6 +47,28 @@ pub(crate) fn session_leaders_given(name: &str) -> BTreeMap<PathBuf, u32> {
     leaders.filter_map(|pid| Some((given(pid, name)?, pid))).collect()
 }
 
+/// Ends what was started without new privileges and works in one of these directories: what jobs of a node that was killed left
+/// behind. Whoever only looks around there in a shell has given up nothing.
+pub(crate) fn kill_left_in(directories: &[PathBuf]) {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return };
+    for pid in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
+        let works_there = || {
+            let cwd = std::fs::read_link(file(pid, "cwd"));
+            cwd.is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)))
+                && std::fs::read_to_string(file(pid, "status"))
+                    .is_ok_and(|status| status.contains("\nNoNewPrivs:\t1\n"))
+        };
+        if let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+            && works_there()
+            && let Ok(process) = pidfd_open(number, PidfdFlags::empty())
+            && works_there()
+        {
+            tracing::warn!(pid, "killing what a deploy job of an earlier node left behind");
+            let _ = pidfd_send_signal(&process, Signal::KILL);
+        }
+    }
+}
+
 /// Ends every process of these users.
 pub(crate) fn kill_all_of(users: std::ops::RangeInclusive<u32>) {
     // Twice: what is forked while the list is read.

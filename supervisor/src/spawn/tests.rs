@@ -140,14 +140,14 @@ async fn a_group_is_killed_as_a_whole() {
 #[tokio::test]
 async fn a_child_at_a_gate_runs_nothing_before_it_is_let_through() {
     let spawner = Spawner::start().unwrap();
-    let gated = |script| {
-        let (gate, door) = Gate::new().unwrap();
-        let mut spec = shell(script);
+    let gated = |patience| {
+        let (gate, door) = Gate::new(patience).unwrap();
+        let mut spec = shell("exit 7");
         spec.output = Output::OurLog;
         spec.rights.gate = Some(gate);
         (spec, door)
     };
-    let (spec, mut door) = gated("exit 7");
+    let (spec, mut door) = gated(Duration::from_secs(60));
     let passing = async {
         let pid = door.arrival().await.unwrap();
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
@@ -158,8 +158,30 @@ async fn a_child_at_a_gate_runs_nothing_before_it_is_let_through() {
     assert_eq!(program, std::env::current_exe().unwrap(), "still a copy of this process");
     assert_eq!(finished(&mut process.unwrap()).await, Exit::Code(7));
     // Nobody lets it through: it does not become the program.
-    let (spec, mut door) = gated("exit 7");
-    let refusing = async move { drop(door.arrival().await.unwrap()) };
+    let (spec, mut door) = gated(Duration::from_millis(200));
+    let refusing = async move {
+        door.arrival().await.unwrap();
+    };
     let (process, ()) = tokio::join!(spawner.start_process(spec), refusing);
     assert!(process.is_err());
+}
+
+#[tokio::test]
+async fn what_a_job_of_a_killed_node_left_is_found_by_where_it_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let (jobs, other) = (dir.path().join("jobs"), dir.path().join("other"));
+    let spawner = Spawner::start().unwrap();
+    let mut started = Vec::new();
+    for place in [&jobs, &other] {
+        std::fs::create_dir(place).unwrap();
+        let mut spec = shell("exec sleep 600");
+        spec.directory = Some(place.clone());
+        spec.bond = Bond::Free;
+        started.push(spawner.start_process(spec).await.unwrap());
+    }
+    proc::kill_left_in(&[jobs]);
+    assert_eq!(finished(&mut started[0]).await, Exit::Signal(9));
+    assert!(proc::start_time(started[1].pid()).is_some(), "another place is nobody's business");
+    started[1].signal(Signal::KILL);
+    finished(&mut started[1]).await;
 }

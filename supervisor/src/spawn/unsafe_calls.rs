@@ -84,19 +84,21 @@ pub(super) fn become_user(command: &mut Command, user: User) {
     unsafe { command.pre_exec(setup) };
 }
 
-/// The child says its number and waits until it is let through. When the thread that forked it ends meanwhile, so does it.
+/// The child says its number and waits until it is let through, or has waited for long enough. When the thread that forked it ends meanwhile, so does it.
 pub(super) fn wait_at(command: &mut Command, gate: Gate) {
+    let patience = libc::c_int::try_from(gate.patience.as_millis()).unwrap_or(libc::c_int::MAX);
     let setup = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         rustix::io::write(&gate.arrived, &std::process::id().to_ne_bytes())?;
-        let mut word = [0; 1];
-        if rustix::io::retry_on_intr(|| rustix::io::read(&gate.opened, &mut word))? == 0 {
-            return Err(io::Error::from_raw_os_error(Errno::ECANCELED as i32));
+        let mut opened = libc::pollfd { fd: gate.opened.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `poll` is given one structure, which is on the stack, and its number.
+        if unsafe { libc::poll(&raw mut opened, 1, patience) } != 1 {
+            return Err(io::Error::from_raw_os_error(Errno::ETIMEDOUT as i32));
         }
         prctl::set_pdeathsig(None)?;
         Ok(())
     };
-    // SAFETY: `prctl`, `write`, `read` and `getpid` are bare system calls on integers, on descriptors that the closure owns, and on
+    // SAFETY: `prctl`, `write`, `poll` and `getpid` are bare system calls on integers, on descriptors that the closure owns, and on
     // memory on the stack; nothing is allocated and no lock is taken.
     unsafe { command.pre_exec(setup) };
 }

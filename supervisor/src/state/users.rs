@@ -48,6 +48,9 @@ pub(crate) struct Lent<'a> {
 }
 
 impl Users {
+    /// So many jobs can be users of their own at once.
+    pub(crate) const MOST_JOBS: u32 = *JOBS.end() - *JOBS.start() + 1;
+
     /// `None` where everything runs as one user: no range is configured, or we are not root.
     pub(crate) fn open(dirs: &Dirs, range: Option<&RangeInclusive<u32>>) -> Result<Option<Self>, Error> {
         let Some(range) = range.filter(|_| rustix::process::geteuid().is_root()) else { return Ok(None) };
