@@ -79,23 +79,7 @@ impl Node {
     pub(crate) async fn prepare(config: &Config, options: &Options) -> Result<Self, Error> {
         raise_file_limit();
         filter_log(config)?;
-        let dirs = Dirs::create(&config.state_dir, &config.runtime_dir)?;
-        let mut locks = vec![Lock::take(&dirs.state)?];
-        if dirs.runtime != dirs.state {
-            locks.push(Lock::take(&dirs.runtime)?);
-        }
-        let footprint = Footprint { _locks: locks, dirs: dirs.clone(), sockets_stay: false };
-        let users = Users::open(&dirs, config.celld.uid_range.as_ref())?.map(Arc::new);
-        if let Some(users) = &users {
-            // Of a node that was killed.
-            proc::kill_all_of(users.jobs());
-        }
-        proc::kill_left_in(&[dirs.jobs(), dirs.state.join("apiserver/stage")]);
-        dirs.sweep_jobs()?;
-        dirs.hand_out(users.as_deref())?;
-        // Of a node that was killed.
-        state::remove(&dirs.state.join(NODE_FILE))
-            .map_err(|error| cannot_write(&dirs.state.join(NODE_FILE), &error))?;
+        let (dirs, footprint, users) = directories(config)?;
         let node = state::node_id(&dirs, config.node.id.as_ref())?;
         let key = state::node_key(&dirs)?;
         let (ingress_tokens, ingress_token_file) = state::ingress_token(&dirs, &config.ingress.tokens)?;
@@ -151,6 +135,27 @@ impl Node {
             planner,
         })
     }
+}
+
+/// The node's directories, nobody else's from here on, and whose they are.
+fn directories(config: &Config) -> Result<(Dirs, Footprint, Option<Arc<Users>>), Error> {
+    let dirs = Dirs::create(&config.state_dir, &config.runtime_dir)?;
+    let mut locks = vec![Lock::take(&dirs.state)?];
+    if dirs.runtime != dirs.state {
+        locks.push(Lock::take(&dirs.runtime)?);
+    }
+    let footprint = Footprint { _locks: locks, dirs: dirs.clone(), sockets_stay: false };
+    let users = Users::open(&dirs, config.celld.uid_range.as_ref())?.map(Arc::new);
+    if let Some(users) = &users {
+        // Of a node that was killed.
+        proc::kill_all_of(users.jobs());
+    }
+    proc::kill_left_in(&[dirs.jobs(), dirs.state.join("apiserver/stage")]);
+    dirs.sweep_jobs()?;
+    dirs.hand_out(users.as_deref())?;
+    // Of a node that was killed.
+    state::remove(&dirs.state.join(NODE_FILE)).map_err(|error| cannot_write(&dirs.state.join(NODE_FILE), &error))?;
+    Ok((dirs, footprint, users))
 }
 
 impl Facts {

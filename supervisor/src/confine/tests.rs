@@ -306,7 +306,7 @@ async fn a_job_is_kept_to_its_project(place: &Place) {
     }
     let (bucket, other) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
     let at = |listener: &TcpListener| listener.local_addr().unwrap();
-    let allowed = job(&project, &temp, &[place.program.clone()], at(&bucket).port());
+    let allowed = job(&project, &temp, std::slice::from_ref(&place.program), at(&bucket).port());
     let neighbour = place.neighbour.pid();
     // A link of the project leads out of it.
     std::os::unix::fs::symlink(place.dirs.state.join("node.key"), project.join("link")).unwrap();

@@ -215,7 +215,7 @@ fn spawn(spec: Spec) -> io::Result<Spawned> {
         unsafe_calls::wait_at(&mut command, gate);
     }
     unsafe_calls::limit(&mut command, spec.limits.files, spec.limits.tasks);
-    if let Some(user) = spec.rights.user {
+    if let Some(user) = &spec.rights.user {
         unsafe_calls::become_user(&mut command, user);
     }
     match spec.bond {

@@ -69,7 +69,7 @@ pub(super) fn limit(command: &mut Command, files: Option<u64>, tasks: Option<u64
 }
 
 /// Makes the child somebody else's, for good.
-pub(super) fn become_user(command: &mut Command, user: User) {
+pub(super) fn become_user(command: &mut Command, user: &User) {
     let groups: Vec<Gid> = user.groups.iter().copied().map(Gid::from_raw).collect();
     let (uid, gid, mask) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid), Mode::from_raw_mode(user.mask));
     let setup = move || {
