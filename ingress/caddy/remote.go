@@ -21,9 +21,9 @@ import (
 const (
 	// storageVersion is the version of the storage protocol that is spoken here.
 	storageVersion = "1"
-	// largestValue is the largest value that is read. Certificate chains have a few kilobytes; this leaves room for
-	// revocation lists and archives that somebody puts beside them.
-	largestValue = 16 << 20
+	// largestValue is the largest value that is read: what a node may be told to take at most (storage.valueBytes).
+	// Certificate chains have a few kilobytes.
+	largestValue = 40 << 20
 	// largestListing is the longest listing that is read: 200,000 keys of 300 bytes.
 	largestListing = 64 << 20
 )

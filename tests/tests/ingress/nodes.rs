@@ -170,7 +170,8 @@ async fn a_wildcard_claim_routes_the_base_its_environments_and_everything_else_o
         deploy(&a, &Project::answering(application, text), "1").await;
     }
     // What is below somebody else's base is not for the taking.
-    for (application, claim, expected) in [("shop", "shop.example?wildcard=1", 200), ("blog", "blog.shop.example", 409)] {
+    for (application, claim, expected) in [("shop", "shop.example?wildcard=1", 200), ("blog", "blog.shop.example", 409)]
+    {
         let path = format!("/v1/applications/{application}/domains/{claim}");
         let answer = b.api().request(Method::POST, &path).send().await.unwrap();
         assert_eq!(answer.status().as_u16(), expected, "{claim}: {}", answer.text().await.unwrap());

@@ -63,9 +63,9 @@ async fn compare(dir: &Path, what: &str, upstream: &str, hosts: usize, paths: &[
     let mut running = Vec::new();
     for proxy in proxies {
         // A hundred thousand routers take some of them a while.
-        match answers(&proxy.address, &host(hosts - 1), paths[0], Duration::from_secs(40)).await {
+        match answers(&proxy.address, &host(hosts - 1), paths[0], Duration::from_secs(25)).await {
             Some(()) => running.push(proxy),
-            None => println!("{what}: {} did not serve within 40 s", proxy.name),
+            None => println!("{what}: {} did not serve within 25 s", proxy.name),
         }
     }
     for path in paths {
