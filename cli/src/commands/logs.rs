@@ -92,7 +92,7 @@ impl Place {
 /// The last lines of a log, the part that was put aside included, and the place behind them.
 fn last_lines(path: &Path, lines: usize) -> io::Result<(Vec<u8>, Place)> {
     let (mut text, place) = tail(path, lines)?;
-    let found = text.iter().filter(|byte| **byte == b'\n').count();
+    let found = count(&text);
     if found < lines {
         let aside = PathBuf::from(format!("{}.1", path.display()));
         match tail(&aside, lines - found) {
@@ -102,6 +102,12 @@ fn last_lines(path: &Path, lines: usize) -> io::Result<(Vec<u8>, Place)> {
         };
     }
     Ok((text, place))
+}
+
+/// How many lines there are, one without an end included.
+fn count(text: &[u8]) -> usize {
+    let ends = text.iter().filter(|byte| **byte == b'\n').count();
+    ends + usize::from(text.last().is_some_and(|last| *last != b'\n'))
 }
 
 /// The last lines of one file, read from its end.
@@ -121,13 +127,10 @@ fn tail(path: &Path, lines: usize) -> io::Result<(Vec<u8>, Place)> {
         text.splice(..0, piece);
         start = from;
     }
-    let ended = usize::from(text.last() == Some(&b'\n'));
-    let ends: Vec<usize> = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
-    if let Some(before) = (ends.len() + 1).checked_sub(lines + ended + 1)
-        && before > 0
-    {
-        text.drain(..=ends[before - 1]);
-    }
+    let surplus = count(&text).saturating_sub(lines);
+    let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    let start = if surplus == 0 { 0 } else { ends.take(surplus).nth(surplus - 1).unwrap_or(text.len()) };
+    text.drain(..start);
     Ok((text, Place { inode: metadata.ino(), offset: end }))
 }
 
