@@ -152,6 +152,7 @@ fn said(content: Option<&Value>) -> Result<Said, Problem> {
     content.map_or_else(|| Ok(Said::default()), |content| Said::deserialize(content).map_err(unreadable))
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "it is what `map_err` calls")]
 fn unreadable(error: serde_json::Error) -> Problem {
     Problem::new(ProblemCode::InvalidInput, error.to_string())
 }
