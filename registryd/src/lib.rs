@@ -11,6 +11,8 @@ pub mod daemon;
 mod deploy;
 mod figures;
 mod files;
+#[doc(hidden)]
+pub mod measure;
 #[cfg(test)]
 mod model;
 mod node;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use scafo_core::record::{Adoption, ApplicationRecord, PlacementRecord, ProcessState, Rest, Serving, V1};
+use scafo_core::record::{Adoption, ApplicationRecord, Fence, PlacementRecord, ProcessState, Rest, Serving, V1};
 use scafo_core::view::Unplaced;
-use scafo_core::{ApplicationName, NodeId};
+use scafo_core::{ApplicationName, NodeId, Timestamp};
 use tokio::time::timeout;
 
 use super::placement::{Candidate, Outlook, Serves, Wish, dispensable, next};
@@ -25,11 +25,11 @@ const WRITE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Since when each application could do without one of its nodes.
-type Shrinking = BTreeMap<ApplicationName, Mono>;
+pub(crate) type Shrinking = BTreeMap<ApplicationName, Mono>;
 
 /// One placement to write.
-struct Planned {
-    record: PlacementRecord,
+pub(crate) struct Planned {
+    pub(crate) record: PlacementRecord,
     /// Written even if it says what is there already: the nodes hold that body back.
     restamp: bool,
 }
@@ -72,7 +72,10 @@ pub(crate) async fn place(core: Arc<Core>) -> Fatal {
 
 /// Decides on every application and writes what differs. Answers when to decide again although nothing moved.
 async fn round(core: &Core, world: &World, lead: &Lead, shrinking: &mut Shrinking) -> Option<Mono> {
-    let (planned, unplaced, hold_ends) = plan(core, world, lead, shrinking);
+    let clock = core.registry.clock();
+    let hold = core.settings.ingress_hold.get();
+    let terms = Terms { now: clock.mono(), wall: clock.wall(), hold, fence: lead.fence };
+    let (planned, unplaced, hold_ends) = plan(world, &terms, shrinking);
     core.unplaced.send_if_modified(|before| {
         let moved = before.as_ref() != Some(&unplaced);
         *before = Some(unplaced.clone());
@@ -94,14 +97,23 @@ async fn round(core: &Core, world: &World, lead: &Lead, shrinking: &mut Shrinkin
     retry.into_iter().chain(hold_ends).min()
 }
 
-fn plan(
-    core: &Core,
+/// What a plan depends on beside the world.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) now: Mono,
+    pub(crate) wall: Timestamp,
+    /// How long a process lives on after it left the documents.
+    pub(crate) hold: Duration,
+    pub(crate) fence: Fence,
+}
+
+/// Every placement that is to differ, what cannot be placed, and when a hold ends. Pure.
+pub(crate) fn plan(
     world: &World,
-    lead: &Lead,
+    terms: &Terms,
     shrinking: &mut Shrinking,
 ) -> (Vec<Planned>, Vec<Unplaced>, Option<Mono>) {
-    let now = core.mono();
-    let hold = core.settings.ingress_hold.get();
+    let Terms { now, wall, hold, fence } = *terms;
     let index = index(world);
     let mut planned = Vec::new();
     let mut unplaced = Vec::new();
@@ -131,8 +143,8 @@ fn plan(
                 nodes: outlook.nodes,
                 wanted: outlook.wanted,
                 reason: outlook.reason,
-                fence: lead.fence,
-                updated_at: core.registry.clock().wall(),
+                fence,
+                updated_at: wall,
                 rest: Rest::new(),
             };
             planned.push(Planned { record, restamp });
@@ -246,7 +258,6 @@ async fn write(core: &Core, lead: &Lead, planned: Planned) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use scafo_core::record::Fence;
     use scafo_store::MemoryBucket;
     use tokio_util::sync::CancellationToken;
 
