@@ -18,7 +18,7 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = &*error, "apiserver ends");
-            ExitCode::FAILURE
+            child::exit_code(&*error)
         }
     }
 }
@@ -29,7 +29,8 @@ async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::E
     let listeners = sockets.take_tcp_starting_with("api")?;
     let scraped = sockets.try_take_tcp("metrics")?;
     if scraped.as_ref().is_some_and(|listener| !metrics::is_local(listener)) {
-        return Err("the metrics are for this machine only: set observe.metricsListen to a loopback address".into());
+        let text = "the metrics are for this machine only: set observe.metricsListen to a loopback address";
+        return Err(child::Refused::new(text).into());
     }
     let shutdown = child::shutdown_signal()?;
     let app = App::open(settings, Arc::new(SystemClock))?;

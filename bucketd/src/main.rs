@@ -11,6 +11,7 @@ use rustix::{
     fs::Mode,
     process::{Signal, umask},
 };
+use scafo_bucketd::store::OpenError;
 use scafo_bucketd::{Credentials, Store, serve};
 use scafo_core::settings::BucketdSettings;
 use scafo_proto::child;
@@ -43,7 +44,7 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             tracing::error!(error = describe(failure.as_ref()), "scafo-bucketd cannot go on");
-            ExitCode::FAILURE
+            child::exit_code(failure.as_ref())
         }
     }
 }
@@ -57,7 +58,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         None => supervised()?,
     };
     let Start { dir, bucket, credentials, listener, by_hand } = start;
-    let store = tokio::task::spawn_blocking(move || Store::open(&dir)).await??;
+    let store = tokio::task::spawn_blocking(move || Store::open(&dir)).await?.map_err(lasting)?;
     store.create_bucket(&bucket).await?;
     let address = listener.local_addr()?;
     tracing::info!(%address, bucket, "serving");
@@ -104,6 +105,11 @@ async fn by_hand(
         .await
         .map_err(|error| format!("cannot listen on {listen} (see --listen): {error}"))?;
     Ok(Start { dir, bucket, credentials: Credentials::new(id, &secret), listener, by_hand: true })
+}
+
+/// A format is the same at the next start; a directory in use or a failing disk may not be.
+fn lasting(error: OpenError) -> Failure {
+    if matches!(error, OpenError::Format { .. }) { child::Refused::new(error).into() } else { error.into() }
 }
 
 /// The one line that scripts and tests wait for.

@@ -25,7 +25,7 @@ async fn main() -> ExitCode {
             }
             // Nobody may be listening any more, and there is no other place to say it.
             drop(writeln!(std::io::stderr(), "{text}"));
-            ExitCode::FAILURE
+            child::exit_code(&*error)
         }
     }
 }
@@ -38,7 +38,7 @@ async fn start() -> Result<(), Box<dyn Error>> {
 
 async fn by_hand() -> Result<(Config, TcpListener), Box<dyn Error>> {
     let args = Args::parse();
-    let config = Config::new(&args.settings()?, args.grace())?;
+    let config = Config::new(&args.settings()?, args.grace()).map_err(child::Refused::new)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}; choose another address with --listen", args.listen))?;
@@ -49,5 +49,6 @@ async fn by_hand() -> Result<(Config, TcpListener), Box<dyn Error>> {
 fn as_child() -> Result<(Config, TcpListener), Box<dyn Error>> {
     let mut listeners = child::Listeners::from_env();
     let listener = listeners.take_tcp("http")?;
-    Ok((Config::new(&child::settings()?, DEFAULT_GRACE)?, listener))
+    let config = Config::new(&child::settings()?, DEFAULT_GRACE).map_err(child::Refused::new)?;
+    Ok((config, listener))
 }

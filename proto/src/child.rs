@@ -5,8 +5,10 @@
 //! can be read by others and hold no secrets.
 
 use std::collections::HashMap;
+use std::error::Error;
 use std::io::{self, Read as _};
 use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
 
 use listenfd::ListenFd;
 use scafo_core::settings::TelemetrySettings;
@@ -17,6 +19,27 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Longest settings document. A node with a thousand labels has about 100 KiB.
 const MAX_SETTINGS_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Exit code of a process that will not run with what it was given: starting it again changes nothing until somebody corrects that
+/// (`EX_CONFIG` of `sysexits.h`).
+pub const EXIT_REFUSED: u8 = 78;
+
+/// Marks a failure that another start meets again.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Refused(Box<dyn Error + Send + Sync>);
+
+impl Refused {
+    /// A failure to mark.
+    pub fn new(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(error.into())
+    }
+}
+
+/// How a daemon that fails with `error` ends: with [`EXIT_REFUSED`] when it is [`Refused`] or a [`StartError`], otherwise with 1.
+pub fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
+    ExitCode::from(if error.is::<Refused>() || error.is::<StartError>() { EXIT_REFUSED } else { 1 })
+}
 
 /// What keeps a daemon from starting.
 #[derive(Debug, thiserror::Error)]

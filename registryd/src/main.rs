@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use scafo_core::settings::RegistrydSettings;
 use scafo_proto::child::{
-    Listeners, StartError, export_spans, init_tracing, settings_and_telemetry, shutdown_signal,
+    EXIT_REFUSED, Listeners, StartError, export_spans, init_tracing, settings_and_telemetry, shutdown_signal,
 };
 use scafo_registryd::daemon::{Fatal, Sockets, run};
 use scafo_registryd::registry::SystemClock;
@@ -52,7 +52,7 @@ enum Failure {
 impl Failure {
     fn describe(&self) -> (String, u8) {
         match self {
-            Self::Start(error) => (error.to_string(), 78),
+            Self::Start(error) => (error.to_string(), EXIT_REFUSED),
             Self::Runtime(error) => (format!("cannot start: {error}"), 1),
             Self::Fatal(fatal) => (fatal.to_string(), fatal.exit_code()),
         }

@@ -13,7 +13,7 @@ async fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(error = &*error, "routerd ends");
-            ExitCode::FAILURE
+            child::exit_code(&*error)
         }
     }
 }

@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use futures_util::future::BoxFuture;
 use scafo_core::NodeId;
 use scafo_core::domain::Host;
+/// A node ends with it too: `RestartPreventExitStatus` in the unit.
+pub use scafo_proto::child::EXIT_REFUSED;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file in the state directory that says how to reach a running node. It is there only while the node runs.
 pub const NODE_FILE: &str = "node.json";
-/// Exit code of a node, and of a daemon, that refuses to run with what it was given: trying again changes nothing
-/// (`EX_CONFIG` of sysexits; `RestartPreventExitStatus` in the unit).
-pub const EXIT_REFUSED: u8 = 78;
 
 /// Called once, when every process of the node is ready. The node keeps running whatever it does; when it fails, the node
 /// stops and [`crate::run`] returns the failure.

@@ -27,6 +27,20 @@ async fn second_process_on_one_directory_is_refused_with_the_pid_of_the_first() 
     first.client().head_bucket().bucket(BUCKET).send().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_store_of_another_format_is_refused_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(Bucketd::start(dir.path()));
+    let database = rusqlite::Connection::open(dir.path().join("store.sqlite")).unwrap();
+    database.pragma_update(None, "user_version", 9_999).unwrap();
+    drop(database);
+    let output = command(dir.path()).stderr(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    // What a supervisor does not start again.
+    assert_eq!(output.status.code(), Some(78), "{text}");
+    assert!(text.contains("holds a store of format 9999"), "{text}");
+}
+
 #[test]
 fn missing_credentials_and_a_taken_port_are_told() {
     let dir = tempfile::tempdir().unwrap();
