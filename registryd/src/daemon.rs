@@ -174,7 +174,7 @@ pub async fn run(
     let under_way = UnderWay::default();
     let administration = |door| AdministrationService::new(phase.clone(), door, under_way.clone()).into_server();
     let figures = Figures::default();
-    let collect = figures.collect(phase.clone(), channel(&settings.supervisor_socket));
+    let collect = figures.collect(&phase, channel(&settings.supervisor_socket));
     let grpc = server()
         .add_service(health.clone())
         .add_service(Exposed::server(collect))

@@ -77,10 +77,10 @@ impl Figures {
     /// Everything that this daemon counts, and what the supervisor behind `supervisor` does.
     pub(crate) fn collect(
         &self,
-        phase: watch::Receiver<Phase>,
+        phase: &watch::Receiver<Phase>,
         supervisor: Channel,
     ) -> impl Fn() -> futures_util::future::BoxFuture<'static, String> + Send + Sync + 'static + use<> {
-        let metrics = Metrics::new("registryd", |registry| self.register(registry, &phase));
+        let metrics = Metrics::new("registryd", |registry| self.register(registry, phase));
         move || {
             let (metrics, supervisor) = (metrics.clone(), supervisor.clone());
             Box::pin(async move {
