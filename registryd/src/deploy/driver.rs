@@ -210,6 +210,8 @@ async fn sweep(core: &Core) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use scafo_core::record::DeployState;
     use scafo_store::MemoryBucket;
 
@@ -252,6 +254,25 @@ mod tests {
         for id in [&offered, &heard, &foreign, &fresh] {
             assert_eq!(state(&core_a, id).await, DeployState::Accepted, "{id}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_with_nothing_to_look_for_asks_the_bucket_for_nothing() {
+        let memory = MemoryBucket::new();
+        let (own, asked) = (memory.sibling(), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&asked);
+        own.plan(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            None
+        });
+        let idle = core("a", own);
+        let other = core("b", memory.sibling());
+        for random in 0..9 {
+            accepted(&other, random).await;
+        }
+        tokio::time::advance(2 * OFFERED).await;
+        sweep(&idle).await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]

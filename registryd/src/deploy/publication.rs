@@ -394,6 +394,9 @@ fn judge_job(exited: &JobExited, roots: &[&Path]) -> Job {
 
 #[cfg(test)]
 mod tests {
+    use scafo_core::key;
+    use scafo_store::{Bucket as _, MemoryBucket, PutOptions};
+
     use super::*;
 
     fn exited(code: Option<i32>, stdout: &str, stderr: &str) -> JobExited {
@@ -415,7 +418,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_the_pointer_names_already_is_recorded_even_after_the_deploys_time() {
-        let core = crate::daemon::testing::core("a", scafo_store::MemoryBucket::new());
+        let core = crate::daemon::testing::core("a", MemoryBucket::new());
         let id = DeployId::new(&"shop".parse().unwrap(), 1);
         let step = Step { core: &core, deadline: core.mono(), id: &id };
         let away = |tries: u32| {
@@ -431,6 +434,24 @@ mod tests {
         };
         assert_eq!(step.until("a step", away(100)).await.unwrap_err().code, ProblemCode::DeployTimeout);
         step.at_last("a step", away(100)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_publication_that_this_node_never_sees_has_an_end() {
+        let memory = MemoryBucket::new();
+        let core = crate::daemon::testing::core("a", memory.sibling());
+        let (name, version): (ApplicationName, DeploymentVersion) = ("shop".parse().unwrap(), "v1".parse().unwrap());
+        let id = DeployId::new(&name, 1);
+        let before = core.registry.create_application(&name).await.unwrap().stored.record;
+        let pointer = r#"{ "version": "v1", "prefix": "deploy/shop/v1" }"#;
+        memory.put(&key::fleet_pointer(&name), pointer.into(), PutOptions::default()).await.unwrap();
+        core.registry.publish(&Intent::new(), &name, &version, &id).await.unwrap();
+        // A look that goes through and always shows what was before.
+        crate::daemon::testing::show(&core, &[before], &[], &[]);
+        let old = World::clone(&core.worlds.borrow());
+        core.worlds.send_replace(Arc::new(World { answered: u64::MAX, attempted: u64::MAX, ..old }));
+        let step = Step { core: &core, deadline: core.mono().after(REPORT), id: &id };
+        assert_eq!(step.served(version).await.unwrap_err().code, ProblemCode::DeployTimeout);
     }
 
     #[test]

@@ -296,9 +296,9 @@ mod tests {
         assert_eq!(turns.lines.values().map(BTreeMap::len).sum::<usize>(), 2 * ACTIVE);
         let taken = (0..3 * 256).filter(|random| turns.offer(project(*random), at(1))).count();
         assert_eq!(taken, ACTIVE);
-        let mut wide = Turns::new(10_000);
-        let taken = (0..10_001).filter(|random| wide.offer(project(*random), at(1))).count();
-        assert_eq!(taken, 10_000, "as many as the API takes on");
+        let mut wide = Turns::new(300);
+        let taken = (0..301).filter(|random| wide.offer(project(*random), at(1))).count();
+        assert_eq!(taken, 300, "as many as the API takes on");
     }
 
     #[test]
