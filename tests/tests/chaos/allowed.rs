@@ -18,6 +18,8 @@ pub(crate) enum Reason {
     Held,
     /// A supervisor in the foreground was down, and the sockets with it.
     Down,
+    /// The node had just been started again: its ingress holds requests for 10 s, and says 503 when there is no document by then.
+    Starting,
 }
 
 /// A reason with its time.
@@ -35,6 +37,7 @@ impl Window {
             Reason::Application(number) => overlaps && answer.application == number,
             // In flight at that moment.
             Reason::Held => overlaps && answer.sent <= self.from + BLUR && matches!(answer.outcome, Outcome::Cut(_)),
+            Reason::Starting => overlaps && matches!(answer.outcome, Outcome::Answered { status: 503, .. }),
             Reason::Down => overlaps && matches!(answer.outcome, Outcome::Refused | Outcome::Cut(_)),
         }
     }
@@ -68,6 +71,13 @@ mod tests {
         let down = window(Reason::Down, 10, 20);
         assert!(explained(&answer(1, 12, 12, Outcome::Refused), &down));
         let wrong = Outcome::Answered { status: 502, body: String::new() };
-        assert!(!explained(&answer(1, 12, 12, wrong), &down));
+        assert!(!explained(&answer(1, 12, 12, wrong.clone()), &down));
+        let starting = window(Reason::Starting, 10, 20);
+        let unknown = Outcome::Answered { status: 503, body: String::new() };
+        assert!(
+            explained(&answer(1, 12, 12, unknown.clone()), &starting)
+                && !explained(&answer(1, 30, 30, unknown), &starting)
+        );
+        assert!(!explained(&answer(1, 12, 12, wrong), &starting));
     }
 }

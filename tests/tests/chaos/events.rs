@@ -227,6 +227,7 @@ impl Chaos {
         self.allow(Reason::Held, from, from);
         self.allow(Reason::Down, from, Instant::now());
         self.subject.until_well(&self.away()).await;
+        self.allow(Reason::Starting, from, Instant::now());
         self.recovered("supervisor kill -9, and another one started".to_owned(), from);
         // With the embedded store away for too long, applications fence themselves: they are away like killed ones.
         let after = self.subject.of_applications("celld-workerd");
