@@ -22,7 +22,7 @@ use crate::long;
 
 /// What is generated for each operation, beside what covers its description.
 fn examples() -> &'static str {
-    if long() { "400" } else { "40" }
+    if long() { "400" } else { "25" }
 }
 
 /// The same requests in every run, unless others are asked for.
