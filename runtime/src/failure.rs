@@ -63,11 +63,11 @@ impl Failure {
         let mut below = self.source();
         while let Some(error) = below {
             if let Some(error) = error.downcast_ref::<scafo_store::Error>() {
-                return match error {
-                    // Answers, about the object itself.
-                    scafo_store::Error::TooLarge { .. } | scafo_store::Error::Nonconforming { .. } => false,
-                    _ => true,
-                };
+                // These two are answers, about the object itself.
+                return !matches!(
+                    error,
+                    scafo_store::Error::TooLarge { .. } | scafo_store::Error::Nonconforming { .. }
+                );
             }
             below = error.source();
         }

@@ -355,10 +355,12 @@ impl Conductor {
 fn unreadable(asked: bool, failure: &Failure) -> Option<Adoption> {
     let error = failure.chain();
     tracing::warn!(event = "deployment_pointer_unreadable", error, "the deployment pointer cannot be read");
-    asked.then(|| match failure.is_of_the_bucket() {
-        true => Adoption::Unavailable { error },
-        false => Adoption::Failed { pointer: None, error },
-    })
+    let adoption = if failure.is_of_the_bucket() {
+        Adoption::Unavailable { error }
+    } else {
+        Adoption::Failed { pointer: None, error }
+    };
+    asked.then_some(adoption)
 }
 
 /// Waits until a workerd is gone that nobody stopped. One that answers nothing any more is killed: a Worker in an endless
