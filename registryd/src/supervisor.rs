@@ -47,7 +47,7 @@ impl Supervisor {
 
     /// Replaces the whole set of processes.
     /// Answers of which other applications something is kept here.
-    pub(crate) async fn apply(&self, order: Order<'_>) -> Result<Vec<ApplicationName>, Problem> {
+    pub(crate) async fn apply(&self, order: &Order<'_>) -> Result<Vec<ApplicationName>, Problem> {
         let process = |(name, process): (&ApplicationName, &Process)| DesiredProcess {
             application: name.to_string(),
             deploy: process.deploy.as_ref().map(ToString::to_string).unwrap_or_default(),

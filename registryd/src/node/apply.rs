@@ -54,7 +54,7 @@ pub(crate) async fn apply(core: Arc<Core>, installation: String, mut desired: wa
             pass += 1;
             let gone = std::mem::take(&mut gone);
             let order = Order { run: &core.run, pass, installation: &installation, processes, gone };
-            match core.supervisor.apply(order).await {
+            match core.supervisor.apply(&order).await {
                 Ok(there) => {
                     failing = false;
                     kept = there;
