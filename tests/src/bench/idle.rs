@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use scafo_core::record::{ApplicationRecord, NodeRecord};
-use scafo_registryd::registry::{Intent, Registry, SystemClock};
+use scafo_core::record::NodeRecord;
+use scafo_registryd::registry::{Registry, SystemClock};
 use scafo_store::{Bucket as _, PutOptions};
 use scafo_tests::fault_proxy::{Exchange, FaultProxy, Operation};
 use scafo_tests::fleet::Fleet;
@@ -83,15 +83,12 @@ impl Scene {
     async fn start(applications: usize, others: usize) -> Self {
         let fleet = Fleet::new(&DEFAULTS).await;
         let registry = registry(&fleet);
+        let nowhere = [("bench".to_owned(), "nowhere".to_owned())].into();
         for number in 0..applications {
             let name = format!("app-{number}").parse().expect("a name");
             registry.create_application(&name).await.expect("an application");
             // Nothing runs of it: the cost is that of records.
-            let block = |record: &mut ApplicationRecord| {
-                record.blocked = true;
-                Ok(())
-            };
-            registry.update_application(&Intent::new(), &name, block).await.expect("an application");
+            registry.set_selector(&name, Some(&nowhere)).await.expect("an application");
         }
         let mut nodes = Vec::new();
         for number in 0..2 {
