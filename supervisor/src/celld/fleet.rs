@@ -91,7 +91,7 @@ struct Inner {
     /// Owns the drivers: they end with the fleet, the processes do not.
     drivers: JoinSet<()>,
     /// Keep the logs short and the disk free of what nobody owns any more.
-    keepers: JoinSet<()>,
+    _keepers: JoinSet<()>,
     /// The last set that was applied.
     applied: Option<(String, u64)>,
     stopping: bool,
@@ -130,11 +130,9 @@ impl Fleet {
             wanted: AtomicUsize::new(0),
             boot: Boot::now(),
         };
-        let mut keepers = JoinSet::new();
-        keepers.spawn(log::keep_short(state.join("logs")));
-        keepers.spawn(belongings.sweep());
-        let inner = Mutex::new(Inner { keepers, ..Inner::default() });
-        let fleet = Self { shared: Arc::new(shared), inner, belongings: Mutex::new(belongings) };
+        let fleet = Self { shared: Arc::new(shared), inner: Mutex::default(), belongings: Mutex::new(belongings) };
+        fleet.inner().keepers.spawn(log::keep_short(state.join("logs")));
+        fleet.inner().keepers.spawn(fleet.belongings().sweep());
         fleet.adopt(records);
         Ok(fleet)
     }
