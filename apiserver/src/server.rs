@@ -34,7 +34,7 @@ const HEAD: Duration = Duration::from_secs(30);
 /// Bytes of a request head: the deploy header and a token are 12 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
 /// How long connections without a request yet are waited for when this process is to end.
-const FIRST_REQUEST: Duration = Duration::from_millis(200);
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// How long open requests have when the server ends.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Requests at once on one h2c connection.
