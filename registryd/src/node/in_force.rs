@@ -73,11 +73,9 @@ impl InForce {
         for record in shown {
             let name = &record.application;
             let in_force = self.kept.placements.get(name);
-            let mut counts = in_force == Some(record) || record.fence >= highest;
+            let counts = in_force == Some(record) || record.fence >= highest;
             #[cfg(test)]
-            {
-                counts |= is_broken(Rule::LateWritesAreHeldBack);
-            }
+            let counts = counts || is_broken(Rule::LateWritesAreHeldBack);
             if counts {
                 placements.insert(name.clone(), record.clone());
                 continue;

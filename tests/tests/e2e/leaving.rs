@@ -57,7 +57,7 @@ fn load(node: &Node, applications: &[&str]) -> Load {
     let turn = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     Load::start(2, move || {
         let turn = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let request = if turn % 3 == 0 { client.post(&url).body("a body") } else { client.get(&url) };
+        let request = if turn.is_multiple_of(3) { client.post(&url).body("a body") } else { client.get(&url) };
         request.header("host", &hosts[turn % hosts.len()])
     })
 }
@@ -170,7 +170,7 @@ async fn nodes_of_one_application_never_drain_together() {
     assert!(first.status.success() && second.status.success(), "{}{}", both(&first), both(&second));
     let [(asked, ended), (asked_other, ended_other)] = [drain_of(leavers[0], "slow"), drain_of(leavers[1], "slow")];
     assert!(ended <= asked_other || ended_other <= asked, "{asked}–{ended} and {asked_other}–{ended_other}");
-    assert_eq!(until_on(by, "slow", |nodes| nodes.len() == 1).await, [by.dev.node.clone()]);
+    assert_eq!(until_on(by, "slow", |nodes| nodes.len() == 1).await, [by.dev.node.as_str()]);
     for load in loads {
         load.stop().await;
     }
