@@ -91,7 +91,7 @@ struct Inner {
     /// Owns the drivers: they end with the fleet, the processes do not.
     drivers: JoinSet<()>,
     /// Keep the logs short and the disk free of what nobody owns any more.
-    _keepers: JoinSet<()>,
+    keepers: JoinSet<()>,
     /// The last set that was applied.
     applied: Option<(String, u64)>,
     stopping: bool,
