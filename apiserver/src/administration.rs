@@ -15,6 +15,7 @@ use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::{Replicas, Role};
 use scafo_core::scope::ApplicationScope;
 use scafo_core::token::PublicKey;
+use scafo_proto::chunk;
 use scafo_proto::registry::administration_client::AdministrationClient;
 use scafo_proto::registry::caller::Kind;
 use scafo_proto::registry::{
@@ -24,7 +25,6 @@ use scafo_proto::registry::{
     SetRetiredRequest, SetSelectorRequest, UnfreezeRequest,
 };
 use scafo_proto::status::to_problem;
-use scafo_proto::chunk;
 use scafo_proto::transport::{self, Operation};
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};

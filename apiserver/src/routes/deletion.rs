@@ -30,7 +30,10 @@ pub(crate) async fn delete(
         application: &application,
         force: ["1", "true"].contains(&first(&uri, "force").as_str()),
         forwarded,
-        operation: headers.get(OPERATION).filter(|_| forwarded).and_then(|value| Operation::parse(value.to_str().ok()?)),
+        operation: headers
+            .get(OPERATION)
+            .filter(|_| forwarded)
+            .and_then(|value| Operation::parse(value.to_str().ok()?)),
     };
     Ok(respond(app.administration.delete(&caller, &deletion).await?)?)
 }

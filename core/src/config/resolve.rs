@@ -241,7 +241,9 @@ fn traefik_tls(merged: &Merged) -> Result<Option<TraefikTls>, Error> {
     })?;
     let resolver = merged.get("ingress.tls.certResolver").try_read(|raw| raw.text().map(str::to_owned))?;
     if resolver.is_none() && !bases.is_empty() {
-        return Err(domains.refuse("it says what a certificate resolver is to get: set `ingress.tls.certResolver` as well"));
+        return Err(
+            domains.refuse("it says what a certificate resolver is to get: set `ingress.tls.certResolver` as well")
+        );
     }
     Ok(resolver.map(|cert_resolver| TraefikTls { cert_resolver, wildcard_bases: bases.into_iter().collect() }))
 }

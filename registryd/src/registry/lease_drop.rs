@@ -104,7 +104,9 @@ mod tests {
             let refused = world.registry.drop_celld_lease(&shop, "n").await.unwrap_err();
             assert!(refused.code == ProblemCode::ReferenceHeld && refused.detail.contains(said), "{body}: {refused}");
         }
-        for body in ["", "<html>", "{}", r#"{ "node": "other", "expires_ms": 1 }"#, r#"{ "node": "n", "expires_ms": "x" }"#] {
+        for body in
+            ["", "<html>", "{}", r#"{ "node": "other", "expires_ms": 1 }"#, r#"{ "node": "n", "expires_ms": "x" }"#]
+        {
             put_raw(&world.memory, key, body).await;
             world.registry.drop_celld_lease(&shop, "n").await.unwrap();
             assert_eq!(world.memory.keys("fleets/shop/nodes/"), ["fleets/shop/nodes/n2.json"], "{body}");

@@ -127,7 +127,8 @@ impl Registry {
         let spare = files.iter().filter(|file| !named.assets.contains(file.key.rsplit('/').next().unwrap_or_default()));
         spare.filter(|file| is_old(file, prune.younger_than)).for_each(|file| pruned.add(file));
         for image in deploys.iter().filter(|object| is_old(object, prune.younger_than)) {
-            let id = image.key.strip_prefix(&format!("{fleet}deploy/images/")).and_then(|file| file.strip_suffix(".tar"));
+            let id =
+                image.key.strip_prefix(&format!("{fleet}deploy/images/")).and_then(|file| file.strip_suffix(".tar"));
             if id.is_some_and(|id| !id.contains('/') && !named.manifests.iter().any(|manifest| manifest.contains(id))) {
                 pruned.add(image);
             }
@@ -287,7 +288,13 @@ mod tests {
             let key = format!("fleets/shop/deploy/shop/{version}/{name}");
             async move { put_raw(&world.memory, &key, &body).await }
         };
-        put("manifest.json", format!(r#"{{ "schema_version": 2, "version": "{version}", "assets": {{}}, "containers": ["img-{version}"] }}"#)).await;
+        put(
+            "manifest.json",
+            format!(
+                r#"{{ "schema_version": 2, "version": "{version}", "assets": {{}}, "containers": ["img-{version}"] }}"#
+            ),
+        )
+        .await;
         put("assets.json", format!(r#"{{ "schema_version": 1, "entries": {{ "/a": {{ "sha256": "{asset}" }}, "/b": {{ "sha256": "shared" }} }} }}"#)).await;
         put("index.js", "export default {}".to_owned()).await;
         for asset in [asset, "shared"] {
@@ -351,7 +358,11 @@ mod tests {
         }
         // Three objects each, a file, an image, and a record.
         assert_eq!(gone.len(), 12, "{gone:?}");
-        assert_eq!(world.registry.prune_deployments(&prune(&name)).await.unwrap().objects, 0, "there is nothing left to do");
+        assert_eq!(
+            world.registry.prune_deployments(&prune(&name)).await.unwrap().objects,
+            0,
+            "there is nothing left to do"
+        );
     }
 
     #[tokio::test(start_paused = true)]
