@@ -160,7 +160,9 @@ async fn of_two_hundred_uploads_as_many_are_admitted_as_there_is_room_for_and_me
     for _ in 0..UPLOADS {
         uploads.spawn(upload(address, artifact.clone(), when.clone(), seen.clone()));
     }
-    let measure = || drop(seen.highest.fetch_max(process.resident(), Ordering::SeqCst));
+    let measure = || {
+        seen.highest.fetch_max(process.resident(), Ordering::SeqCst);
+    };
     until("all that does not fit is refused", || {
         measure();
         seen.refused.load(Ordering::SeqCst) == UPLOADS - QUEUE

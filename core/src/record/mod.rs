@@ -102,7 +102,7 @@ mod tests {
             let written: serde_json::Value = serde_json::from_slice(&to_bytes(&record)).unwrap();
             let later = &written["deployment"]["later"];
             let same = match number.parse::<i128>() {
-                Ok(_) => later.to_string() == number,
+                Ok(integer) => later.to_string().parse() == Ok(integer),
                 Err(_) => later.as_f64().map(f64::to_bits) == number.parse().ok().map(f64::to_bits),
             };
             assert!(same, "{number} became {later}");

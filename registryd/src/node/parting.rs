@@ -146,8 +146,11 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    fn world(nodes: &[(&str, bool, &[(&str, ProcessState)])]) -> World {
-        let view = |(id, live, serves): &(&str, bool, &[(&str, ProcessState)])| {
+    /// A node, whether it is live, and what it serves.
+    type Row<'a> = (&'a str, bool, &'a [(&'a str, ProcessState)]);
+
+    fn world(nodes: &[Row<'_>]) -> World {
+        let view = |(id, live, serves): &Row<'_>| {
             let serving = serves.iter().map(|(name, state)| serving(name, *state)).collect();
             let record = NodeRecord { serving, ..node(id, 1) };
             (record.id.clone(), NodeView { record: record.into(), live: *live })

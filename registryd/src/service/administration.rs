@@ -351,7 +351,7 @@ impl Administration for AdministrationService {
     ) -> Result<Response<RevokeOperatorReply>, Status> {
         let operation = Operation::of(&request);
         let RevokeOperatorRequest { caller, id } = request.into_inner();
-        answer("RevokeOperator", async {
+        Box::pin(answer("RevokeOperator", async {
             let caller = Caller::of(caller, self.door)?;
             let id: OperatorId = id.parse()?;
             let core = self.core().await?;
@@ -361,7 +361,7 @@ impl Administration for AdministrationService {
             core.operations.remove(operation, found, registry.revoke_operator(&granter, &id)).await?;
             caller.audit("RevokeOperator", id.as_str());
             Ok(RevokeOperatorReply {})
-        })
+        }))
         .await
     }
 
@@ -436,7 +436,7 @@ impl Administration for AdministrationService {
     async fn remove_trust(&self, request: Request<RemoveTrustRequest>) -> Result<Response<RemoveTrustReply>, Status> {
         let operation = Operation::of(&request);
         let RemoveTrustRequest { caller, application, issuer } = request.into_inner();
-        answer("RemoveTrust", async {
+        Box::pin(answer("RemoveTrust", async {
             let caller = Caller::of(caller, self.door)?;
             let name: ApplicationName = application.parse()?;
             let issuer = Some(issuer.as_str()).filter(|issuer| !issuer.is_empty());
@@ -447,7 +447,7 @@ impl Administration for AdministrationService {
             let removed = core.operations.remove(operation, found, removal).await?.unwrap_or(true);
             caller.audit("RemoveTrust", name.as_str());
             Ok(RemoveTrustReply { removed })
-        })
+        }))
         .await
     }
 }
