@@ -82,7 +82,7 @@ fn a_killed_daemon_comes_back_and_no_connection_is_refused_meanwhile() {
 #[test]
 fn a_daemon_that_refuses_ends_the_node_with_its_code() {
     let place = Place::new();
-    place.tell("registryd.exit", "78");
+    place.refuses("registryd", 78);
     let mut node = place.start();
     assert_eq!(node.ended().code(), Some(78));
     let log = place.log();
@@ -97,7 +97,7 @@ fn a_daemon_that_refuses_ends_the_node_with_its_code() {
 #[test]
 fn a_daemon_that_fails_at_first_is_tried_again() {
     let place = Place::new();
-    place.tell("routerd.exit", "1");
+    place.refuses("routerd", 1);
     let mut node = place.start();
     until("two tries", || (place.log().matches("starting it again").count() >= 2).then_some(()));
     assert!(!place.state().join("node.json").exists());

@@ -36,14 +36,23 @@ impl Place {
         self.dir.path().join("state")
     }
 
-    /// What a fake noted, line by line.
+    /// What fakes noted, line by line: daemons in the log, a celld in a file.
     pub(crate) fn noted(&self, file: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.fakes().join(file)).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
+        let prefix = format!("noted {file} ");
+        let log = self.log();
+        let said = log.lines().filter_map(|line| line.strip_prefix(&prefix));
+        let said = said.map(|line| String::from_utf8(hex::decode(line).unwrap()).unwrap());
+        said.chain(text.lines().map(str::to_owned)).collect()
     }
 
     pub(crate) fn tell(&self, file: &str, content: &str) {
         std::fs::write(self.fakes().join(file), content).unwrap();
+    }
+
+    /// Has a fake end with this code at its start, until the link is removed.
+    pub(crate) fn refuses(&self, what: &str, code: u8) {
+        std::os::unix::fs::symlink(code.to_string(), self.fakes().join(format!("{what}.exit"))).unwrap();
     }
 
     pub(crate) fn log(&self) -> String {
