@@ -19,7 +19,7 @@ use crate::target::Target;
 pub(super) struct Remote(Place);
 
 enum Place {
-    Node { target: Target, signer: Signer },
+    Node { target: Box<Target>, signer: Box<Signer> },
     Bucket(Direct),
 }
 
@@ -72,16 +72,16 @@ impl Remote {
         }
         let target = Target::find(&args.target, output)?;
         let signer = target.signer()?;
-        Ok(Self(Place::Node { target, signer }))
+        Ok(Self::with_key(target, signer))
     }
 
     /// A node with a key that was read already.
-    pub(super) const fn with_key(target: Target, signer: Signer) -> Self {
-        Self(Place::Node { target, signer })
+    pub(super) fn with_key(target: Target, signer: Signer) -> Self {
+        Self(Place::Node { target: Box::new(target), signer: Box::new(signer) })
     }
 
     /// Whose key it is; nobody's where the bucket is asked.
-    pub(super) const fn id(&self) -> Option<&OperatorId> {
+    pub(super) fn id(&self) -> Option<&OperatorId> {
         match &self.0 {
             Place::Node { signer, .. } => Some(signer.id()),
             Place::Bucket(_) => None,

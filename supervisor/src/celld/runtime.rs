@@ -132,11 +132,14 @@ fn is_program(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt as _;
 
+    /// Another process writes the executable: what forks here meanwhile would hold it open, and the kernel starts no file that
+    /// somebody may write to (`ETXTBSY`, execve(2)).
     fn program(path: &Path, line: &str) {
-        std::fs::write(path, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let text = path.with_extension("text");
+        std::fs::write(&text, format!("#!/bin/sh\necho '{line}'\n")).unwrap();
+        let mut install = std::process::Command::new("install");
+        assert!(install.args(["-m", "755"]).args([&text, path]).status().unwrap().success());
     }
 
     fn config(path: Option<&Path>) -> config::Celld {

@@ -105,7 +105,10 @@ impl Place {
         });
         let own = std::env::current_exe().unwrap();
         let program = dir.path().join("probe");
-        std::fs::hard_link(&own, &program).or_else(|_| std::fs::copy(&own, &program).map(drop)).unwrap();
+        if std::fs::hard_link(&own, &program).is_err() {
+            // By another process: what forks here meanwhile would hold it open, and then the kernel does not start it.
+            assert!(Command::new("cp").args([&own, &program]).status().unwrap().success());
+        }
         let spawner = Spawner::start().unwrap();
         let mut spec = spec("/bin/sleep".into(), &["600"]);
         spec.environment.insert("SECRET".into(), "of the neighbour".into());

@@ -1,7 +1,8 @@
 //! Stands the fakes in: `tests/fake` is their executable.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
 const FAKE: &str = env!("CARGO_BIN_EXE_scafo-supervisor-fake");
 
@@ -19,7 +20,9 @@ pub(crate) fn install(dir: &Path) {
          if [ \"$1\" = deploy ]; then . '{at}/deploy.sh'; fi\n\
          exec '{at}/real-celld' \"$@\"\n"
     );
-    let celld = dir.join("celld");
-    std::fs::write(&celld, text).unwrap();
-    std::fs::set_permissions(&celld, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // Another process writes it: what forks here meanwhile would hold it open, and then the kernel does not start it.
+    let script = dir.join("celld.sh");
+    std::fs::write(&script, text).unwrap();
+    let mut install = Command::new("install");
+    assert!(install.args(["-m", "755"]).args([&script, &dir.join("celld")]).status().unwrap().success());
 }
