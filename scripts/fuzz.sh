@@ -12,8 +12,8 @@ targets=(
     "archive scafo-apiserver deploy::unpack::tests::properties"
 )
 
-# The test executables, by package.
-built=$(cargo test ${CARGO_FLAGS:---locked} -p scafo-core -p scafo-apiserver --lib --no-run 2>&1 | tee /dev/stderr |
+# The test executables, by package. Of the whole workspace, because a part of it would be built anew with other features.
+built=$(cargo test ${CARGO_FLAGS:---locked} --workspace --lib --no-run 2>&1 | tee /dev/stderr |
     sed -nE 's/.*unittests src\/lib\.rs \((.*)\)$/\1/p')
 
 target() {
