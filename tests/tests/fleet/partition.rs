@@ -37,8 +37,8 @@ impl Network {
     /// Why this machine does not allow it.
     fn new() -> Result<Self, String> {
         let name = format!("sc{:05x}", rand::random::<u32>() & 0xF_FFFF);
-        // 198.18.0.0/15 is for tests of networks (RFC 2544), so nobody routes it.
-        let subnet = (18 + rand::random::<u8>() % 2, rand::random());
+        // Private addresses (RFC 1918), since celld opens its internal port on no other; these are rarely in use.
+        let subnet = (192 + rand::random::<u8>() % 64, rand::random());
         let mut network = Self { name, subnet, namespaces: Vec::new(), links: Vec::new() };
         network.build()?;
         Ok(network)
@@ -73,7 +73,7 @@ impl Network {
     }
 
     fn address(&self, last: u8) -> Ipv4Addr {
-        Ipv4Addr::new(198, self.subnet.0, self.subnet.1, last)
+        Ipv4Addr::new(10, self.subnet.0, self.subnet.1, last)
     }
 
     /// Of the host of the bucket, on the bridge.
