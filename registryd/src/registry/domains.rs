@@ -7,11 +7,14 @@
 //! host. Between the last two the claimant *looks again*, because claims one label apart stand under different keys and cannot
 //! exclude each other: whoever sees a conflict after its own write withdraws, perhaps both. A claim that its application lists
 //! is never withdrawn. Each write of a claim has a new nonce, so a call withdraws only the very body that it wrote; a call
-//! that found the claim there has rewritten it first and is safe from that.
+//! that found the claim there has rewritten it first and is safe from that. A call that died in between leaves a claim that
+//! nothing lists; the same call ends that when it comes again, also when it is refused.
 //!
 //! A claim is removed in two steps, since a store deletes without conditions and a delete may arrive late: it is marked
 //! `released` by compare-and-swap, and the call that wrote the mark, and no other, then sends one delete. Nobody writes over a
 //! mark before it has stood for longer than any request lives.
+
+mod withdrawal;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -28,6 +31,7 @@ use scafo_store::{ETag, Error};
 #[cfg(test)]
 use crate::model::seeds::{Rule, is_broken};
 
+use self::withdrawal::Withdrawal;
 use super::{Cache, Intent, Read, Registry, Step, Stored, backoff::Backoff, claims, engine::RECORD_BYTES_MAX};
 
 /// How long a mark must have stood, by the store's clock, before it is written over: three times the half minute that one
@@ -70,14 +74,6 @@ pub struct Domain {
     pub platform_hosts: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Withdrawal {
-    /// The claim, or what was added to it, is given up.
-    Done,
-    /// The application lists it already, so it never yields.
-    Listed,
-}
-
 impl Registry {
     /// Claims a host, or its subdomains too. What the application holds already stays, and is never narrowed. `own`: this
     /// node's platform domains, which its record may not show yet.
@@ -95,7 +91,12 @@ impl Registry {
         if claims::lists(&application, &claim.host, claim.wildcard) && self.stands(claim).await? {
             return Ok(domain(application, &claim.host, &platform));
         }
-        self.clear(claim, claim.wildcard).await?;
+        if let Err(refused) = self.clear(claim, claim.wildcard).await {
+            if refused.code == ProblemCode::ReferenceHeld {
+                self.withdraw_left_over(claim, &application).await?;
+            }
+            return Err(refused);
+        }
         let held = self.take(claim).await?;
         let wildcard = held.record.wildcard;
         let again = self.clear(claim, wildcard).await;
@@ -295,38 +296,6 @@ impl Registry {
             }
             self.clock().sleep(LOOK).await;
         }
-    }
-
-    /// Takes back what [`Registry::take`] wrote, unless the application lists it by now.
-    async fn withdraw(&self, claim: &NewClaim, held: &Stored<DomainClaim>) -> Result<Withdrawal, Problem> {
-        let application = self.application(&claim.application).await?.map(|stored| stored.record);
-        let lists = |wildcard| application.as_ref().is_some_and(|record| claims::lists(record, &claim.host, wildcard));
-        if lists(held.record.wildcard) {
-            return Ok(Withdrawal::Listed);
-        }
-        let written = |stored: &Stored<DomainClaim>| stored.etag == held.etag;
-        if lists(false) {
-            self.narrow(&claim.host, written).await?;
-        } else {
-            self.give_up(&claim.host, written).await?;
-        }
-        Ok(Withdrawal::Done)
-    }
-
-    /// Makes a covering claim exact again: the only way down, for a widening that nobody lists.
-    async fn narrow(
-        &self,
-        host: &Host,
-        ours: impl Fn(&Stored<DomainClaim>) -> bool + Send + Sync,
-    ) -> Result<(), Problem> {
-        let nonce = nonce();
-        let decide = |there: Option<&Stored<DomainClaim>>| match there {
-            Some(stored) if ours(stored) => {
-                Ok(Step::Write(DomainClaim { wildcard: false, nonce: Some(nonce.clone()), ..stored.record.clone() }))
-            }
-            Some(_) | None => Ok(Step::Keep),
-        };
-        absent_is_done(self.engine().change(&Intent::new(), &key::domain(host), None, decide).await).map(drop)
     }
 
     /// Marks a claim released, if it is `ours`, and removes it. Answers whether it was.

@@ -17,7 +17,7 @@ use crate::registry::{
     testing::{World, node, put_raw},
 };
 
-fn claim(application: &str, host: &str) -> NewClaim {
+pub(super) fn claim(application: &str, host: &str) -> NewClaim {
     let (host, wildcard) = host.strip_prefix("*.").map_or((host, false), |base| (base, true));
     NewClaim {
         application: application.parse().unwrap(),
@@ -28,7 +28,7 @@ fn claim(application: &str, host: &str) -> NewClaim {
     }
 }
 
-async fn make(registry: &Registry, application: &str, host: &str) -> Result<ApplicationRecord, Problem> {
+pub(super) async fn make(registry: &Registry, application: &str, host: &str) -> Result<ApplicationRecord, Problem> {
     registry.claim_domain(&claim(application, host), &[]).await.map(|domain| domain.application)
 }
 
@@ -37,7 +37,7 @@ async fn release(registry: &Registry, application: &str, host: &str) -> Result<A
     Ok(domain.application)
 }
 
-async fn applications(world: &World, names: &[&str]) {
+pub(super) async fn applications(world: &World, names: &[&str]) {
     for name in names {
         world.registry.create_application(&name.parse().unwrap()).await.unwrap();
     }
@@ -52,7 +52,7 @@ async fn edit(world: &World, name: &str, change: impl Fn(&mut ApplicationRecord)
 }
 
 /// Every application's record, and every claim that stands.
-async fn all(world: &World) -> (Vec<ApplicationRecord>, Vec<DomainClaim>) {
+pub(super) async fn all(world: &World) -> (Vec<ApplicationRecord>, Vec<DomainClaim>) {
     let engine = world.registry.engine();
     let mut applications: Cache<ApplicationRecord> = Cache::default();
     applications.refresh(engine, Read::Moved).await.unwrap();
@@ -65,7 +65,7 @@ async fn all(world: &World) -> (Vec<ApplicationRecord>, Vec<DomainClaim>) {
 }
 
 /// What must hold at every moment at which no call is under way.
-async fn check(world: &World) {
+pub(super) async fn check(world: &World) {
     let (applications, claims) = all(world).await;
     let mut owners: Vec<(&Host, &ApplicationName)> = Vec::new();
     for application in &applications {
