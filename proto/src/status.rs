@@ -30,12 +30,20 @@ pub fn to_problem(status: &Status) -> Problem {
 }
 
 /// Whether the call may not have reached a living process: it is away, hangs, or ended in the middle. An answer that is cut inside a
-/// message reads as `Internal`, and so does a stream that is reset for most reasons
-/// (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>).
+/// message reads as `Internal`, and so does a stream that is reset for most reasons; a connection that is given up because many calls
+/// on it were, as `ResourceExhausted` (<https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md#errors>).
 pub fn is_transport(status: &Status) -> bool {
     let ours = status.metadata().get_bin(KEY).is_some();
-    let away = [Code::Unavailable, Code::DeadlineExceeded, Code::Cancelled, Code::Unknown, Code::Internal];
-    !ours && away.contains(&status.code())
+    let away = matches!(
+        status.code(),
+        Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::Internal
+            | Code::ResourceExhausted
+    );
+    !ours && away
 }
 
 const fn grpc_code(code: ProblemCode) -> Code {
@@ -78,6 +86,7 @@ mod tests {
     fn a_process_that_is_away_is_draining_and_never_an_authentication_failure() {
         assert_eq!(to_problem(&Status::unavailable("connection refused")).code, ProblemCode::Draining);
         assert_eq!(to_problem(&Status::internal("Unexpected EOF decoding stream.")).code, ProblemCode::Draining);
+        assert_eq!(to_problem(&Status::resource_exhausted("too_many_resets")).code, ProblemCode::Draining);
         assert_eq!(to_problem(&Status::unauthenticated("?")).code, ProblemCode::Internal);
     }
 }

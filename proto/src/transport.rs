@@ -35,6 +35,9 @@ pub const STORE: Duration = Duration::from_secs(40);
 pub const DELETE: Duration = Duration::from_secs(155);
 /// How long finishing open calls may take when a server ends.
 const DRAIN: Duration = Duration::from_secs(5);
+/// Calls that a client may have given up before the server took them. While a server is started again they collect on the connection that
+/// waits for it; the usual 20 would end that connection, and with it the calls that somebody still waits for.
+const GIVEN_UP: usize = 4096;
 /// How often both ends look whether the other one still answers, so that a stopped process is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
@@ -103,7 +106,10 @@ impl Peers {
 
 /// A server to add services to, with the settings that every server of a node has.
 pub fn server() -> tonic::transport::Server {
-    tonic::transport::Server::builder().http2_keepalive_interval(Some(KEEP_ALIVE)).trace_fn(span)
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_max_pending_accept_reset_streams(Some(GIVEN_UP))
+        .trace_fn(span)
 }
 
 /// The span of a call that is part of a trace. Calls that are not, such as the parts' own watching of each other, have none.
