@@ -125,11 +125,12 @@ fn no_short_history_breaks_a_rule() {
     for_each_seed(SEEDS, short);
 }
 
-/// Whether the checks are worth something: without the rule they find a history that shows it.
+/// Whether the checks are worth something: without the rule they find a history that shows it. One that goes wrong in another way
+/// first, as a lost rule may do in many, says nothing of that.
 fn is_missed(rule: Rule, told: &str) {
-    let caught = first_failure(0..SEEDS, |seed| breaking(rule, || short(seed)));
-    let why = caught.map(|(seed, why)| format!("{seed}: {why}"));
-    assert!(why.is_some_and(|why| why.contains(told)), "without {rule:?}");
+    let shows = |seed| breaking(rule, || short(seed)).or_else(|why| if why.contains(told) { Err(why) } else { Ok(()) });
+    let caught = first_failure(0..SEEDS, shows);
+    assert!(caught.is_some_and(|(_, why)| why.contains(told)), "without {rule:?}");
 }
 
 #[test]
