@@ -200,7 +200,12 @@ async fn complain(facts: &Facts, daemons: &Handles) {
     tokio::time::sleep(FIRST_COMPLAINT).await;
     loop {
         let waiting_for = daemons.lagging();
-        if waiting_for.contains(&Name::Registryd.executable()) {
+        if waiting_for.contains(&Name::Bucketd.executable()) {
+            tracing::warn!(
+                ?waiting_for,
+                "not ready yet: scafo-bucketd, which keeps what this node stores, does not serve; its own lines say why; trying on"
+            );
+        } else if waiting_for.contains(&Name::Registryd.executable()) {
             let bucket = &facts.bucket_shown;
             tracing::warn!(
                 ?waiting_for,

@@ -11,6 +11,7 @@ mod unsafe_calls;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -34,8 +35,7 @@ const FIRST_DESCRIPTOR: i32 = 3;
 /// Most sockets that one child gets: eight addresses of the API are the most that the configuration allows.
 const MAX_DESCRIPTORS: i32 = 16;
 
-/// What to start.
-#[derive(Debug)]
+/// What to start. Its environment and its input hold secrets, so that no `Debug` shows them.
 pub(crate) struct Spec {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<OsString>,
@@ -86,8 +86,16 @@ pub(crate) struct Limits {
 /// The highest value of `oom_score_adj`.
 const EASIEST_TO_KILL: i32 = 1000;
 
+impl fmt::Debug for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spec")
+            .field("program", &self.program)
+            .field("arguments", &self.arguments)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Standard input.
-#[derive(Debug)]
 pub(crate) enum Input {
     Nothing,
     /// A document, secrets included: it lives in memory only and never blocks the writer.
