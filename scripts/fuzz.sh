@@ -13,8 +13,11 @@ targets=(
 )
 
 # The test executables, by package. Of the whole workspace, because a part of it would be built anew with other features.
-built=$(cargo test ${CARGO_FLAGS:---locked} --workspace --lib --no-run 2>&1 | tee /dev/stderr |
-    sed -nE 's/.*unittests src\/lib\.rs \((.*)\)$/\1/p')
+said=$(cargo test ${CARGO_FLAGS:---locked} --workspace --lib --no-run 2>&1) || {
+    echo "$said" >&2
+    exit 1
+}
+built=$(sed -nE 's/.*unittests src\/lib\.rs \((.*)\)$/\1/p' <<<"$said")
 
 target() {
     local name=$1 executable properties each
