@@ -7,7 +7,8 @@ use std::time::Duration;
 use reqwest::Client;
 use tokio::task::JoinSet;
 
-/// How long one request may take: longer than any pause that a node is allowed. Longer than the API may wait for a part that starts again (45 s).
+/// How long one request may take: longer than any pause that a node is allowed, and than the API waits for a part that starts
+/// again (45 s).
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client with a connection for each request and no second try of any kind.
