@@ -174,8 +174,11 @@ async fn a_full_disk_refuses_the_deploy_and_everything_goes_on_when_there_is_spa
     let said = both(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("hint:") && said.contains("free some space"), "{said}");
-    let staged = std::fs::read_dir(state.join("apiserver/stage")).unwrap();
-    assert_eq!(staged.count(), 0, "nothing half-written stays");
+    wait::until("what was half-written to go", Duration::from_secs(30), || async {
+        let staged = std::fs::read_dir(state.join("apiserver/stage")).unwrap();
+        (staged.count() == 0).then_some(())
+    })
+    .await;
     assert_eq!(node.get("shop", "/").await.unwrap(), (200, "before".to_owned()), "it serves on");
 
     std::fs::remove_file(ballast).unwrap();
