@@ -27,6 +27,15 @@ const QUICK: [(&str, &str); 5] = [
     ("SCAFO_INGRESS_HOLD", "5s"),
 ];
 
+/// The same timings as they are when nobody says otherwise.
+pub const DEFAULTS: [(&str, &str); 5] = [
+    ("SCAFO_LEASE_TTL", "15s"),
+    ("SCAFO_NODE_HEARTBEAT", "30s"),
+    ("SCAFO_NODE_LIVENESS", "90s"),
+    ("SCAFO_RECONCILE_INTERVAL", "5s"),
+    ("SCAFO_INGRESS_HOLD", "35s"),
+];
+
 /// A bucket, and what nodes on it have in common.
 pub struct Fleet {
     /// The bucket.

@@ -115,8 +115,8 @@ impl Intake {
             Some(outcome) => {
                 let ended = match &outcome {
                     Ok(deploy) if deploy.state == DeployState::Deployed => Outcome::new("deployed"),
-                    Ok(deploy) => Outcome::of(Err::<(), _>(deploy.code.unwrap_or(ProblemCode::Internal))),
-                    Err(problem) => Outcome::of(Err::<(), _>(problem.code)),
+                    Ok(deploy) => Outcome::new(deploy.code.unwrap_or(ProblemCode::Internal).as_str()),
+                    Err(problem) => Outcome::new(problem.code.as_str()),
                 };
                 self.figures.deploys.get_or_create(&ended).inc();
                 match outcome {

@@ -14,7 +14,6 @@ use std::task::{Context, Poll, ready};
 use axum::body::Body;
 use bytes::{Buf as _, Bytes};
 use http::StatusCode;
-use http_body_util::BodyExt as _;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -81,7 +80,7 @@ impl HttpBody for Answer {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body.frame()).poll(cx)
+        Pin::new(&mut self.body).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -19,6 +19,15 @@ use super::sim::{Sim, running};
 use crate::coordinator::placement::{Candidate, Serves, Wish, ideal};
 use crate::daemon::Core;
 
+/// What a history came to: that it went well and broke no rule on its way, or everything that is known of what went wrong.
+pub(super) fn judged(sim: &Sim, outcome: Result<(), String>) -> Result<(), String> {
+    let violations = std::mem::take(&mut sim.ledger().violations);
+    match (outcome, violations.is_empty()) {
+        (Ok(()), true) => Ok(()),
+        (outcome, _) => Err(format!("{outcome:?}\n{}", violations.join("\n"))),
+    }
+}
+
 /// Which run of which machine.
 type Run = (usize, u64);
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use self::checks::{REST, at_rest, claims_are_mirrored, moment, nothing_acknowledged_is_lost, placements};
+use self::checks::{REST, at_rest, claims_are_mirrored, judged, moment, nothing_acknowledged_is_lost, placements};
 use self::node::keep_alive;
 use self::seeds::{Rule, breaking, first_failure, for_each_seed, run};
 use self::sim::{Sim, Weather};
@@ -41,12 +41,7 @@ fn no_history_breaks_a_rule_and_every_fleet_comes_to_rest() {
 fn whole(seed: u64) -> Result<(), String> {
     run(async move {
         let sim = Sim::new(seed, NODES + PEOPLE, TTL);
-        let outcome = history(&sim).await;
-        let violations = std::mem::take(&mut sim.ledger().violations);
-        match (outcome, violations.is_empty()) {
-            (Ok(()), true) => Ok(()),
-            (outcome, _) => Err(format!("{outcome:?}\n{}", violations.join("\n"))),
-        }
+        judged(&sim, history(&sim).await)
     })
 }
 

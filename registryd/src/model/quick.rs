@@ -11,7 +11,7 @@ use scafo_core::{ApplicationName, NodeId};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::checks::{Ledger, all, claims_are_mirrored, moment, nothing_acknowledged_is_lost, placements};
+use super::checks::{Ledger, all, claims_are_mirrored, judged, moment, nothing_acknowledged_is_lost, placements};
 use super::keeper::{candidate, keep, wish};
 use super::people;
 use super::seeds::{Rule, breaking, first_failure, for_each_seed, run};
@@ -111,12 +111,7 @@ async fn placed(sim: &Sim) -> Result<(), String> {
 fn short(seed: u64) -> Result<(), String> {
     run(async move {
         let sim = Sim::new(seed, NODES + PEOPLE, TTL);
-        let outcome = history(&sim).await;
-        let violations = std::mem::take(&mut sim.ledger().violations);
-        match (outcome, violations.is_empty()) {
-            (Ok(()), true) => Ok(()),
-            (outcome, _) => Err(format!("{outcome:?}\n{}", violations.join("\n"))),
-        }
+        judged(&sim, history(&sim).await)
     })
 }
 

@@ -113,7 +113,7 @@ mod tests {
     use scafo_core::record::ProcessState;
 
     use super::*;
-    use crate::registry::testing::node;
+    use crate::registry::testing::{node, serving};
 
     const HOLD: Duration = Duration::from_secs(35);
 
@@ -123,12 +123,6 @@ mod tests {
 
     fn shop() -> ApplicationName {
         "shop".parse().unwrap()
-    }
-
-    fn serving(name: &str, state: ProcessState) -> Serving {
-        let json =
-            serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
-        serde_json::from_value(json).unwrap()
     }
 
     /// A record that offers the process, and one that does not.

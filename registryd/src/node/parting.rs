@@ -132,19 +132,11 @@ fn publishes(node: &NodeRecord) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use scafo_core::record::Serving;
-
     use super::*;
     use crate::node::world::NodeView;
-    use crate::registry::testing::node;
+    use crate::registry::testing::{node, serving};
 
     const HOLD: Duration = Duration::from_secs(35);
-
-    fn serving(name: &str, state: ProcessState) -> Serving {
-        let json =
-            serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
-        serde_json::from_value(json).unwrap()
-    }
 
     /// A node, whether it is live, and what it serves.
     type Row<'a> = (&'a str, bool, &'a [(&'a str, ProcessState)]);

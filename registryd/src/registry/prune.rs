@@ -54,12 +54,6 @@ pub struct Pruned {
     keys: Vec<String>,
 }
 
-/// The objects of one deployment of one script.
-#[derive(Debug, Default)]
-struct Stored<'a> {
-    objects: Vec<&'a Listed>,
-}
-
 #[derive(Debug, Deserialize)]
 struct Manifest {
     #[serde(default)]
@@ -110,15 +104,15 @@ impl Registry {
         kept.extend(self.newest(name, prune.keep).await?);
         kept.extend(self.named_by_pointers(&deploys).await?);
         let stored = by_version(&deploys, &fleet);
-        for ((_, version), stored) in &stored {
-            if !stored.objects.iter().all(|object| is_old(object, prune.younger_than)) {
+        for ((_, version), objects) in &stored {
+            if !objects.iter().all(|object| is_old(object, prune.younger_than)) {
                 kept.insert((*version).to_owned());
             }
         }
         let mut pruned = Pruned { dry_run: prune.dry_run, ..Pruned::default() };
-        for ((_, version), stored) in stored.iter().filter(|((_, version), _)| !kept.contains(*version)) {
+        for ((_, version), objects) in stored.iter().filter(|((_, version), _)| !kept.contains(*version)) {
             pruned.versions.insert((*version).to_owned());
-            stored.objects.iter().for_each(|object| pruned.add(object));
+            objects.iter().for_each(|object| pruned.add(object));
         }
         let staying: Vec<&str> =
             stored.keys().filter(|(_, version)| kept.contains(*version)).map(|(prefix, _)| prefix.as_str()).collect();
@@ -246,14 +240,14 @@ fn must_be_known(nodes: &[NodeRecord]) -> Result<(), Problem> {
 }
 
 /// The objects of deployments by their prefix and version: `deploy/<script>/<version>/…`. What queues read is none of it.
-fn by_version<'a>(deploys: &'a [Listed], fleet: &str) -> BTreeMap<(String, &'a str), Stored<'a>> {
-    let mut all: BTreeMap<(String, &str), Stored<'_>> = BTreeMap::new();
+fn by_version<'a>(deploys: &'a [Listed], fleet: &str) -> BTreeMap<(String, &'a str), Vec<&'a Listed>> {
+    let mut all: BTreeMap<(String, &str), Vec<&Listed>> = BTreeMap::new();
     for object in deploys {
         let mut parts = object.key.strip_prefix(fleet).unwrap_or_default().split('/').skip(1);
         let (Some(script), Some(version), Some(_)) = (parts.next(), parts.next(), parts.next()) else { continue };
         if script != "queues" && script != "images" {
             let prefix = format!("{fleet}deploy/{script}/{version}/");
-            all.entry((prefix, version)).or_default().objects.push(object);
+            all.entry((prefix, version)).or_default().push(object);
         }
     }
     all

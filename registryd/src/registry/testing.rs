@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use scafo_core::{
     ApplicationName, DeployId, Timestamp,
-    record::{Artifact, DeployRecord, DeployState, DeploymentRecord, Fence, NodeRecord, Rest, V1},
+    record::{
+        Artifact, DeployRecord, DeployState, DeploymentRecord, Fence, NodeRecord, ProcessState, Rest, Serving, V1,
+    },
     token::PublicKey,
 };
 use scafo_store::{Bucket, MemoryBucket, PutOptions};
@@ -71,6 +73,12 @@ pub(crate) fn node(id: &str, secret: u8) -> NodeRecord {
 
 fn artifact() -> Artifact {
     Artifact { sha256: "00".repeat(32), bytes: 10 }
+}
+
+pub(crate) fn serving(name: &str, state: ProcessState) -> Serving {
+    let json =
+        serde_json::json!({ "application": name, "port": 1, "state": state, "since": "2026-01-01T00:00:00.000Z" });
+    serde_json::from_value(json).unwrap()
 }
 
 pub(crate) fn deploy(world: &World, random: u64) -> DeployRecord {

@@ -221,12 +221,11 @@ fn service(
 ) {
     let is_local = |place: &&Place| Some(&place.machine.id) == preferred;
     let local = upstreams.iter().filter(is_local).count();
+    name(out, kind, host, "");
     if local == 0 || local == upstreams.len() {
-        name(out, kind, host, "");
         balancer(out, ordered(upstreams, preferred), hostname);
         return;
     }
-    name(out, kind, host, "");
     out.extend_from_slice(br#":{"failover":{"service":"#);
     name(out, kind, host, "_local");
     out.extend_from_slice(br#","fallback":"#);

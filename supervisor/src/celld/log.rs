@@ -11,6 +11,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use scafo_core::text::head;
+
 use crate::state::remove;
 
 /// A log longer than this is put aside, in bytes. Each application has two of them at most, and what it writes between two looks.
@@ -52,9 +54,8 @@ pub(super) fn tail(path: &Path, from: u64) -> Option<String> {
     // Cut in the middle of a line, it begins with the next one, if there is one.
     let whole = if start > from { text.split_once('\n').map_or(&*text, |(_, rest)| rest) } else { &*text };
     let printable: String = whole.chars().filter(|c| *c == '\n' || *c == '\t' || !c.is_control()).collect();
-    let printable = printable.trim();
-    let end = printable.floor_char_boundary(usize::try_from(TAIL).unwrap_or(usize::MAX));
-    (!printable.is_empty()).then(|| printable[..end].to_owned())
+    let printable = head(printable.trim(), usize::try_from(TAIL).unwrap_or(usize::MAX));
+    (!printable.is_empty()).then(|| printable.to_owned())
 }
 
 /// Keeps all logs of a directory short. Ends only when it is dropped.

@@ -21,31 +21,33 @@ pub(crate) struct Group {
 
 /// What can be seen and ordered from elsewhere.
 #[derive(Clone)]
-pub(crate) struct Handles(BTreeMap<Name, (watch::Sender<Order>, watch::Receiver<Report>)>, BTreeMap<Name, Changes>);
+pub(crate) struct Handles(BTreeMap<Name, Handle>);
 
-/// Tells a keeper of other settings.
-type Changes = watch::Sender<Option<Arc<Given>>>;
+/// The ends of a keeper's channels that are not its own.
+#[derive(Clone)]
+struct Handle {
+    order: watch::Sender<Order>,
+    report: watch::Receiver<Report>,
+    /// Tells of other settings.
+    given: watch::Sender<Arc<Given>>,
+}
+
 /// How long the next daemon waits for the one before when settings change. One that is not ready by then had its reason before.
 const RENEWED: Duration = Duration::from_secs(60);
 
 impl Group {
     /// Starts all of them in their order, without waiting in between: what one asks of another waits in that one's backlog.
     pub(crate) fn start(daemons: Vec<Daemon>, spawner: &Spawner) -> Self {
-        let mut group = Self {
-            keepers: JoinSet::new(),
-            running: BTreeSet::new(),
-            handles: Handles(BTreeMap::new(), BTreeMap::new()),
-        };
+        let mut group = Self { keepers: JoinSet::new(), running: BTreeSet::new(), handles: Handles(BTreeMap::new()) };
         for daemon in daemons {
             let name = daemon.name;
             let (order, orders) = watch::channel(Order::Run);
-            let (report, reports) = watch::channel(Report::default());
-            let (change, changes) = watch::channel(Some(Arc::clone(&daemon.given)));
-            let keeper = Keeper { daemon, spawner: spawner.clone(), orders, report, changes };
+            let (reports, report) = watch::channel(Report::default());
+            let (given, changes) = watch::channel(Arc::clone(&daemon.given));
+            let keeper = Keeper { daemon, spawner: spawner.clone(), orders, report: reports, changes };
             group.keepers.spawn(async move { (name, keeper.keep().await) });
             group.running.insert(name);
-            group.handles.0.insert(name, (order, reports));
-            group.handles.1.insert(name, change);
+            group.handles.0.insert(name, Handle { order, report, given });
         }
         group
     }
@@ -100,8 +102,8 @@ impl Group {
 impl Handles {
     /// Orders grow only: what shall be killed is not asked any more.
     pub(crate) fn order(&self, name: Name, order: Order) {
-        if let Some((orders, _)) = self.0.get(&name) {
-            orders.send_if_modified(|old| {
+        if let Some(handle) = self.0.get(&name) {
+            handle.order.send_if_modified(|old| {
                 let grows = *old < order;
                 *old = (*old).max(order);
                 grows
@@ -114,20 +116,18 @@ impl Handles {
     pub(crate) async fn renew(&self, daemons: Vec<Daemon>) -> Vec<&'static str> {
         let mut renewed = Vec::new();
         for daemon in daemons {
-            let (Some(changes), Some((_, report))) = (self.1.get(&daemon.name), self.0.get(&daemon.name)) else {
+            let Some(handle) = self.0.get(&daemon.name) else { continue };
+            let starts = handle.report.borrow().starts;
+            let other = |given: &mut Arc<Given>| std::mem::replace(given, Arc::clone(&daemon.given)) != daemon.given;
+            if !handle.given.send_if_modified(other) {
                 continue;
-            };
-            let starts = report.borrow().starts;
-            if changes
-                .send_if_modified(|given| given.replace(Arc::clone(&daemon.given)).as_ref() != Some(&daemon.given))
-            {
-                let again = report.clone();
-                let ready = async move { again.clone().wait_for(|now| now.starts > starts && now.ready).await.is_ok() };
-                if tokio::time::timeout(RENEWED, ready).await.is_err() {
-                    tracing::warn!(daemon = daemon.name.executable(), "is not ready again yet");
-                }
-                renewed.push(daemon.name.executable());
             }
+            let mut report = handle.report.clone();
+            let ready = report.wait_for(|now| now.starts > starts && now.ready);
+            if tokio::time::timeout(RENEWED, ready).await.is_err() {
+                tracing::warn!(daemon = daemon.name.executable(), "is not ready again yet");
+            }
+            renewed.push(daemon.name.executable());
         }
         renewed
     }
@@ -141,7 +141,7 @@ impl Handles {
     /// Waits until these of the daemons, as far as there are such, have been ready at once.
     pub(crate) async fn ready(&self, which: impl Fn(Name) -> bool) {
         loop {
-            let chosen = || self.0.iter().filter(|(name, _)| which(**name)).map(|(_, (_, report))| report);
+            let chosen = || self.0.iter().filter(|(name, _)| which(**name)).map(|(_, handle)| &handle.report);
             for report in chosen() {
                 if report.clone().wait_for(|report| report.ready).await.is_err() {
                     // It ended for good; whoever waits here is about to hear of it.
@@ -156,21 +156,21 @@ impl Handles {
 
     /// Those that are not ready now.
     pub(crate) fn lagging(&self) -> Vec<&'static str> {
-        let lags = self.0.iter().filter(|(_, (_, report))| !report.borrow().ready);
+        let lags = self.0.iter().filter(|(_, handle)| !handle.report.borrow().ready);
         lags.map(|(name, _)| name.executable()).collect()
     }
 
     /// How often each was started.
     pub(crate) fn starts(&self) -> impl Iterator<Item = (Name, u64)> {
-        self.0.iter().map(|(name, (_, report))| (*name, report.borrow().starts))
+        self.0.iter().map(|(name, handle)| (*name, handle.report.borrow().starts))
     }
 
     /// The process of each that runs.
     pub(crate) fn pids(&self) -> impl Iterator<Item = (Name, u32)> {
-        self.0.iter().filter_map(|(name, (_, report))| Some((*name, report.borrow().pid?)))
+        self.0.iter().filter_map(|(name, handle)| Some((*name, handle.report.borrow().pid?)))
     }
 
     pub(crate) fn pid(&self, name: Name) -> Option<u32> {
-        self.0.get(&name).and_then(|(_, report)| report.borrow().pid)
+        self.0.get(&name).and_then(|handle| handle.report.borrow().pid)
     }
 }

@@ -51,7 +51,7 @@ pub(crate) struct Keeper {
     pub(crate) orders: watch::Receiver<Order>,
     pub(crate) report: watch::Sender<Report>,
     /// Other settings, to start again with.
-    pub(crate) changes: watch::Receiver<Option<Arc<Given>>>,
+    pub(crate) changes: watch::Receiver<Arc<Given>>,
 }
 
 enum Attended {
@@ -109,9 +109,7 @@ impl Keeper {
     }
 
     async fn start(&mut self, life: &mut Life) -> std::io::Result<ProcessHandle> {
-        if let Some(given) = self.changes.borrow_and_update().clone() {
-            self.daemon.given = given;
-        }
+        self.daemon.given = Arc::clone(&self.changes.borrow_and_update());
         let process = self.spawner.start_process(self.daemon.spec()?).await?;
         life.started();
         self.report.send_modify(|report| {
@@ -121,23 +119,19 @@ impl Keeper {
     }
 
     async fn attend(&mut self, process: &mut ProcessHandle, life: &mut Life) -> Attended {
-        loop {
+        let why = loop {
             let pause = if self.report.borrow().ready { PROBES } else { STARTING_PROBES };
             let probe = self.daemon.probe.clone();
             let probed = async {
                 tokio::time::sleep(pause).await;
                 probe.ask().await
             };
-            let (found, ended) = tokio::select! {
+            let found = tokio::select! {
                 biased;
-                _ = self.orders.wait_for(|order| *order != Order::Run) => (None, Attended::Stopped),
+                _ = self.orders.wait_for(|order| *order != Order::Run) => break Attended::Stopped,
                 exit = process.ended() => return Attended::Ended(exit),
-                () = changed(&mut self.changes) => (None, Attended::Renewed),
-                found = probed => (Some(found), Attended::Stopped),
-            };
-            let Some(found) = found else {
-                stop(process, &mut self.orders, self.daemon.grace, self.daemon.name.executable()).await;
-                return ended;
+                () = changed(&mut self.changes) => break Attended::Renewed,
+                found = probed => found,
             };
             if life.probed(found, Instant::now()) {
                 tracing::error!(daemon = self.daemon.name.executable(), pid = process.pid(), "hangs; killing it");
@@ -146,7 +140,9 @@ impl Keeper {
             if found == Found::Serving {
                 self.report.send_if_modified(|report| !std::mem::replace(&mut report.ready, true));
             }
-        }
+        };
+        stop(process, &mut self.orders, self.daemon.grace, self.daemon.name.executable()).await;
+        why
     }
 
     fn refused(&self) -> Error {
@@ -168,7 +164,7 @@ impl Keeper {
 }
 
 /// Resolves when there are other settings than those that were started with.
-async fn changed(changes: &mut watch::Receiver<Option<Arc<Given>>>) {
+async fn changed(changes: &mut watch::Receiver<Arc<Given>>) {
     if changes.changed().await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -8,7 +8,7 @@ use scafo_core::record::NodeRecord;
 use scafo_registryd::registry::{Registry, SystemClock};
 use scafo_store::{Bucket as _, PutOptions};
 use scafo_tests::fault_proxy::{Exchange, FaultProxy, Operation};
-use scafo_tests::fleet::Fleet;
+use scafo_tests::fleet::{DEFAULTS, Fleet};
 use scafo_tests::node::Place;
 use scafo_tests::{Node, wait};
 use tokio::task::JoinSet;
@@ -18,14 +18,6 @@ const SCENES: [(usize, usize); 4] = [(10, 0), (100, 0), (1_000, 0), (10, 98)];
 const WINDOW: Duration = Duration::from_secs(60);
 /// What the design allows a node, and one that coordinates, at the default intervals.
 const GOALS: (usize, usize) = (22, 32);
-/// The default timings, which tests shorten.
-const DEFAULTS: [(&str, &str); 5] = [
-    ("SCAFO_LEASE_TTL", "15s"),
-    ("SCAFO_NODE_HEARTBEAT", "30s"),
-    ("SCAFO_NODE_LIVENESS", "90s"),
-    ("SCAFO_RECONCILE_INTERVAL", "5s"),
-    ("SCAFO_INGRESS_HOLD", "35s"),
-];
 /// How long a fleet may take to come to rest: a thousand placements are written one after the other.
 const REST: Duration = Duration::from_secs(60);
 /// Time without a write but the regular ones, after which a fleet is at rest: longer than a pass and a hint.

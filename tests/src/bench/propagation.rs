@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use scafo_tests::fleet::Fleet;
+use scafo_tests::fleet::{DEFAULTS, Fleet};
 use scafo_tests::ingresses::http::ask;
 use scafo_tests::{Node, Project, wait};
 use serde_json::Value;
@@ -17,14 +17,6 @@ use crate::statistics::Sample;
 
 const ROUNDS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(60);
-/// What a fleet is set to when nobody says otherwise.
-const DEFAULTS: [(&str, &str); 5] = [
-    ("SCAFO_LEASE_TTL", "15s"),
-    ("SCAFO_NODE_HEARTBEAT", "30s"),
-    ("SCAFO_NODE_LIVENESS", "90s"),
-    ("SCAFO_RECONCILE_INTERVAL", "5s"),
-    ("SCAFO_INGRESS_HOLD", "35s"),
-];
 
 pub(crate) async fn run() {
     println!("## propagation: {ROUNDS} applications that become ready on node A, seen from node B");

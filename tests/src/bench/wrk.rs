@@ -8,6 +8,8 @@ use std::process::Command;
 pub(crate) struct Measured {
     /// Requests per second.
     pub(crate) rate: f64,
+    /// Milliseconds that half of the requests do not take longer than.
+    pub(crate) p50: f64,
     /// Milliseconds that 99 of 100 requests do not take longer than.
     pub(crate) p99: f64,
 }
@@ -24,7 +26,8 @@ pub(crate) fn wrk<S: AsRef<OsStr>>(seconds: u32, arguments: impl IntoIterator<It
         |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label).map(str::trim).map(str::to_owned));
     assert!(!text.contains("Non-2xx") && !text.contains("Socket errors"), "{text}");
     let rate = after("Requests/sec:").and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{text}"));
-    Measured { rate, p99: after("99%").map_or(0.0, |value| milliseconds(&value)) }
+    let at = |label: &str| after(label).map_or(0.0, |value| milliseconds(&value));
+    Measured { rate, p50: at("50%"), p99: at("99%") }
 }
 
 fn milliseconds(text: &str) -> f64 {

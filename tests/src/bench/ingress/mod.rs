@@ -8,7 +8,6 @@
 pub(crate) mod proxies;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use scafo_tests::load::client;
@@ -16,8 +15,9 @@ use scafo_tests::{Node, Project, wait};
 use tempfile::TempDir;
 
 use self::proxies::{Proxy, free_port, nginx, start_all};
+use crate::wrk::{Measured, wrk};
 
-const SECONDS: &str = "2";
+const SECONDS: u32 = 2;
 const ROUNDS: usize = 2;
 const SIZES: [(&str, usize); 2] = [("1 KB", 1024), ("100 KB", 100 * 1024)];
 const HOSTS: [usize; 2] = [100, 100_000];
@@ -59,6 +59,7 @@ async fn compare(dir: &Path, what: &str, upstream: &str, hosts: usize, paths: &[
         hosts - 1
     );
     std::fs::write(&script, lua).expect("a file");
+    let script = script.to_str().expect("a temporary path");
     let proxies = start_all(dir, upstream, hosts).await;
     let mut running = Vec::new();
     for proxy in proxies {
@@ -73,7 +74,7 @@ async fn compare(dir: &Path, what: &str, upstream: &str, hosts: usize, paths: &[
         // Round by round and not proxy by proxy: a slow minute of the machine then hits all of them.
         for _ in 0..ROUNDS {
             for (best, proxy) in best.iter_mut().zip(&running) {
-                let measured = wrk(&proxy.address, path, &script);
+                let measured = wrk(SECONDS, ["-s", script, &format!("http://{}{path}", proxy.address)]);
                 if measured.rate > best.rate {
                     *best = measured;
                 }
@@ -98,40 +99,6 @@ fn print_table(what: &str, path: &str, running: &[Proxy], best: &[Measured]) {
             proxy.name,
             own / measured.rate
         );
-    }
-}
-
-#[derive(Clone, Copy, Default)]
-struct Measured {
-    rate: f64,
-    p50: f64,
-    p99: f64,
-}
-
-fn wrk(address: &str, path: &str, script: &Path) -> Measured {
-    let output = Command::new("wrk")
-        .args(["-t2", "-c64", "--latency", "-d", SECONDS, "-s"])
-        .arg(script)
-        .arg(format!("http://{address}{path}"))
-        .output()
-        .expect("wrk runs (scripts/bench-tools.sh installs it)");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let after =
-        |label: &str| text.lines().find_map(|line| line.trim().strip_prefix(label).map(str::trim).map(str::to_owned));
-    assert!(!text.contains("Non-2xx"), "{address}: {text}");
-    let rate = after("Requests/sec:").and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{text}"));
-    let at = |label: &str| after(label).map_or(0.0, |value| milliseconds(&value));
-    Measured { rate, p50: at("50%"), p99: at("99%") }
-}
-
-fn milliseconds(text: &str) -> f64 {
-    let unit = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit);
-    let number: f64 = number.parse().unwrap_or_default();
-    match unit {
-        "us" => number / 1000.0,
-        "s" => number * 1000.0,
-        _ => number,
     }
 }
 
