@@ -12,7 +12,7 @@ use flate2::{Compress, Compression, FlushCompress};
 use scafo_proto::chunk::CHUNK_BYTES;
 use sha2::{Digest as _, Sha256};
 
-use crate::render::{Part, View, What};
+use crate::render::{Invalid, Part, View, What};
 use crate::routes::{Block, Routing};
 
 /// Hexadecimal digits of the digest in an entity tag: 128 bits tell any two documents apart.
@@ -47,29 +47,44 @@ struct Piece {
 
 impl Document {
     /// Writes what `view` shows of `routing`. Pieces of blocks that stood in `before`, which is an earlier document of the same
-    /// view, are taken from there.
-    pub fn write(view: &View<'_>, routing: &Routing, before: Option<&Self>) -> Self {
+    /// view, are taken from there; the others are read back.
+    ///
+    /// # Errors
+    /// When what was written is not read as what it has to say.
+    pub fn write(view: &View<'_>, routing: &Routing, before: Option<&Self>) -> Result<Self, Invalid> {
         let mut kept: HashMap<(What, *const Block), &Arc<Piece>> = HashMap::new();
         for (origin, piece) in before.iter().flat_map(|before| &before.pieces) {
             if let Some((what, block)) = origin {
                 kept.insert((*what, Arc::as_ptr(block)), piece);
             }
         }
-        let mut press = Press::new();
-        let pieces: Vec<(Origin, Arc<Piece>)> = view
-            .parts(routing)
-            .into_iter()
-            .map(|part| match part {
-                Part::Text(text) => (None, Arc::new(press.piece(|out| out.extend_from_slice(&text)))),
+        let (mut press, mut frame) = (Press::new(), Vec::new());
+        let mut pieces: Vec<(Origin, Arc<Piece>)> = Vec::new();
+        for part in view.parts(routing) {
+            pieces.push(match part {
+                Part::Text(text) => {
+                    frame.extend_from_slice(&text);
+                    (None, Arc::new(press.piece(|out| out.extend_from_slice(&text))))
+                }
                 Part::Of(what, block) => {
-                    let written = || Arc::new(press.piece(|out| view.write_part(out, what, block)));
+                    if what.first {
+                        view.write_part(&mut frame, what, block);
+                    }
                     // `before` still holds its blocks, so an equal address is the same block.
-                    let piece = kept.get(&(what, Arc::as_ptr(block))).map_or_else(written, |piece| Arc::clone(piece));
+                    let piece = match kept.get(&(what, Arc::as_ptr(block))) {
+                        Some(piece) => Arc::clone(piece),
+                        None => {
+                            let piece = press.piece(|out| view.write_part(out, what, block));
+                            view.check_part(what, block, &press.text)?;
+                            Arc::new(piece)
+                        }
+                    };
                     (Some((what, Arc::clone(block))), piece)
                 }
-            })
-            .collect();
-        Self::of(pieces)
+            });
+        }
+        view.check_frame(routing, &frame)?;
+        Ok(Self::of(pieces))
     }
 
     fn of(pieces: Vec<(Origin, Arc<Piece>)>) -> Self {

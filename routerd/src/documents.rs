@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use scafo_core::id::NodeId;
 
 use crate::document::Document;
-use crate::render::{Attributes, Format, View};
+use crate::render::{Attributes, Format, Invalid, View};
 use crate::routes::Routing;
 
 /// How many documents beside the fleet's own order are kept. Each ingress asks for one, and a node has one ingress beside it,
@@ -25,7 +25,7 @@ pub enum Prefer {
 struct Variant {
     format: Format,
     prefer: Prefer,
-    slot: Arc<OnceLock<Arc<Document>>>,
+    slot: Arc<OnceLock<Result<Arc<Document>, Invalid>>>,
     /// The last one that was written of an earlier state, for the pieces that have not changed.
     before: Option<Arc<Document>>,
 }
@@ -41,17 +41,21 @@ pub struct Documents {
 
 impl Documents {
     /// Writes the generic document in the fleet's own order. `before` are the documents of an earlier state.
-    pub fn write(routing: Arc<Routing>, attributes: Arc<Attributes>, before: Option<&Self>) -> Self {
+    ///
+    /// # Errors
+    /// When that document cannot be published.
+    pub fn write(routing: Arc<Routing>, attributes: Arc<Attributes>, before: Option<&Self>) -> Result<Self, Invalid> {
         let view = View { format: Format::Generic, prefer: None, attributes: &attributes };
-        let plain = Arc::new(Document::write(&view, &routing, before.map(|before| &*before.plain)));
+        let plain = Arc::new(Document::write(&view, &routing, before.map(|before| &*before.plain))?);
         let variants = before.map(Self::handed_on).unwrap_or_default();
-        Self { routing, attributes, plain, variants: Mutex::new(variants) }
+        Ok(Self { routing, attributes, plain, variants: Mutex::new(variants) })
     }
 
     fn handed_on(&self) -> Vec<Variant> {
         let variants = self.variants.lock().unwrap_or_else(PoisonError::into_inner);
         let empty = |variant: &Variant| {
-            let before = variant.slot.get().or(variant.before.as_ref()).cloned();
+            let before =
+                variant.slot.get().and_then(|written| written.as_ref().ok()).or(variant.before.as_ref()).cloned();
             Variant { slot: Arc::default(), before, ..variant.clone() }
         };
         variants.iter().map(empty).collect()
@@ -77,27 +81,30 @@ impl Documents {
         if format == Format::Generic && *prefer == Prefer::Fleet {
             return Some(self.plain.clone());
         }
-        self.variant(format, prefer).slot.get().cloned()
+        self.variant(format, prefer).slot.get()?.clone().ok()
     }
 
     /// The document, written if need be. Takes CPU time. Callers who ask for the same one at once share the work.
-    pub fn get(&self, format: Format, prefer: &Prefer) -> Arc<Document> {
+    ///
+    /// # Errors
+    /// When the document cannot be published.
+    pub fn get(&self, format: Format, prefer: &Prefer) -> Result<Arc<Document>, Invalid> {
         if let Some(ready) = self.ready(format, prefer) {
-            return ready;
+            return Ok(ready);
         }
         let variant = self.variant(format, prefer);
         variant.slot.get_or_init(|| self.written(&variant)).clone()
     }
 
-    fn written(&self, variant: &Variant) -> Arc<Document> {
+    fn written(&self, variant: &Variant) -> Result<Arc<Document>, Invalid> {
         let prefer = match &variant.prefer {
             Prefer::Fleet => None,
             Prefer::Node(node) => Some(node),
         };
         let view = View { format: variant.format, prefer, attributes: &self.attributes };
-        let document = Document::write(&view, &self.routing, variant.before.as_deref());
+        let document = Document::write(&view, &self.routing, variant.before.as_deref())?;
         // A node that is nowhere, or everywhere first, changes nothing: the same bytes are held once.
-        if document.etag == self.plain.etag { self.plain.clone() } else { Arc::new(document) }
+        Ok(if document.etag == self.plain.etag { self.plain.clone() } else { Arc::new(document) })
     }
 
     fn variant(&self, format: Format, prefer: &Prefer) -> Variant {
@@ -133,8 +140,8 @@ mod tests {
         let documents = documents();
         let prefer = documents.prefer("b");
         assert!(documents.ready(Format::Traefik, &prefer).is_none());
-        let first = documents.get(Format::Traefik, &prefer);
-        assert!(Arc::ptr_eq(&first, &documents.get(Format::Traefik, &prefer)));
+        let first = documents.get(Format::Traefik, &prefer).unwrap();
+        assert!(Arc::ptr_eq(&first, &documents.get(Format::Traefik, &prefer).unwrap()));
         assert!(Arc::ptr_eq(&first, &documents.ready(Format::Traefik, &prefer).unwrap()));
     }
 
@@ -144,7 +151,7 @@ mod tests {
         assert_eq!(documents.prefer("nobody"), Prefer::Fleet);
         assert_eq!(documents.prefer(&"x".repeat(10_000)), Prefer::Fleet);
         // The first one is first anyway.
-        let first = documents.get(Format::Generic, &documents.prefer("a"));
+        let first = documents.get(Format::Generic, &documents.prefer("a")).unwrap();
         assert!(Arc::ptr_eq(&first, &documents.plain));
     }
 
@@ -153,7 +160,7 @@ mod tests {
         let nodes: Vec<_> = (0..40u16).map(|i| node(&format!("n{i}")).serves("shop", 1000 + i)).collect();
         let documents = documents_of(&fleet(&nodes, &["shop"]));
         for i in 0..40 {
-            let preferred = documents.get(Format::Generic, &documents.prefer(&format!("n{i}")));
+            let preferred = documents.get(Format::Generic, &documents.prefer(&format!("n{i}"))).unwrap();
             let text = decoded(&preferred);
             assert!(text.contains(&format!("\"upstreams\":[{{\"node\":\"n{i}\"")));
         }
@@ -167,16 +174,16 @@ mod tests {
         let both = || ["a", "b"].map(|id| names.iter().fold(node(id), |node, name| node.serves(name, 7)));
         let mut state = fleet(&both(), &names);
         let mut catalogue = Catalogue::new(parsed(&state));
-        let first = Documents::write(catalogue.routing().clone(), attributes(), None);
+        let first = Documents::write(catalogue.routing().clone(), attributes(), None).unwrap();
         let prefer = first.prefer("b");
-        let before = first.get(Format::Traefik, &prefer);
+        let before = first.get(Format::Traefik, &prefer).unwrap();
         state.claim("app-7", "seven.example", false);
         assert!(catalogue.follow(parsed(&state)));
-        let next = Documents::write(catalogue.routing().clone(), attributes(), Some(&first));
+        let next = Documents::write(catalogue.routing().clone(), attributes(), Some(&first)).unwrap();
         drop(first);
-        let after = next.get(Format::Traefik, &prefer);
+        let after = next.get(Format::Traefik, &prefer).unwrap();
         let shared = after.shared_with(&before);
         assert!(shared > 10 && shared + 6 >= after.pieces(), "{shared} of {}", after.pieces());
-        assert_eq!(after.etag, documents_of(&state).get(Format::Traefik, &prefer).etag);
+        assert_eq!(after.etag, documents_of(&state).get(Format::Traefik, &prefer).unwrap().etag);
     }
 }

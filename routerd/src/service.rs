@@ -39,9 +39,11 @@ impl RouterService {
             return Ok(document);
         }
         // Rendered by the first who asks. Dropping the call does not drop the work: the next one finds it done.
-        tokio::task::spawn_blocking(move || documents.get(format, &prefer))
-            .await
-            .map_err(|error| Problem::new(ProblemCode::Internal, "a document was not rendered").because(error))
+        let failed = |error: &dyn std::fmt::Display| {
+            Problem::new(ProblemCode::Internal, "a document was not rendered; keep the last one").because(error)
+        };
+        let rendered = tokio::task::spawn_blocking(move || documents.get(format, &prefer)).await;
+        rendered.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
     }
 
     fn not_yet(&self) -> Problem {
@@ -137,7 +139,7 @@ mod tests {
     #[test]
     fn a_document_that_the_caller_has_is_not_sent_again() {
         let documents = documents_of(&fleet(&[node("a").serves("shop", 1)], &["shop"]));
-        let document = documents.get(Format::Generic, &Prefer::Fleet);
+        let document = documents.get(Format::Generic, &Prefer::Fleet).unwrap();
         let unchanged: Vec<_> = chunks(&document, &document.etag).into_iter().map(Result::unwrap).collect();
         assert!(unchanged.len() == 1 && unchanged[0].not_modified && unchanged[0].data.is_empty());
         let whole: Vec<_> = chunks(&document, "\"other\"").into_iter().map(Result::unwrap).collect();

@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 use crate::documents::Documents;
 use crate::figures::Figures;
 use crate::fleet::Fleet;
-use crate::render::Attributes;
+use crate::render::{Attributes, Invalid};
 use crate::routes::Catalogue;
 
 /// Pause before the stream is opened again: short enough that a restarted registry daemon is followed at once.
@@ -137,13 +137,22 @@ struct Rendered {
     documents: Option<Documents>,
 }
 
+/// Why a snapshot gave no documents.
+#[derive(Debug, thiserror::Error)]
+enum Unrendered {
+    #[error("it cannot be read: {0}")]
+    Snapshot(#[from] serde_json::Error),
+    #[error(transparent)]
+    Document(#[from] Invalid),
+}
+
 /// Takes a snapshot from its bytes to documents, over what there was before it.
 fn render(
     snapshot: &[u8],
     catalogue: Option<Catalogue>,
     attributes: Arc<Attributes>,
     last: Option<&Documents>,
-) -> serde_json::Result<Rendered> {
+) -> Result<Rendered, Unrendered> {
     let fleet = Fleet::parse(snapshot)?;
     let generation = fleet.generation;
     let (catalogue, moved) = match catalogue {
@@ -153,8 +162,11 @@ fn render(
         }
         None => (Catalogue::new(fleet), true),
     };
-    let documents =
-        (moved || last.is_none()).then(|| Documents::write(Arc::clone(catalogue.routing()), attributes, last));
+    let documents = if moved || last.is_none() {
+        Some(Documents::write(Arc::clone(catalogue.routing()), attributes, last)?)
+    } else {
+        None
+    };
     Ok(Rendered { generation, catalogue, documents })
 }
 

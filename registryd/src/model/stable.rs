@@ -30,7 +30,7 @@ fn said(sim: &Sim, machine: usize) -> Option<Vec<(String, Vec<u8>)>> {
     let views = [(Format::Generic, None), (Format::Generic, Some(&node)), (Format::Traefik, Some(&node))];
     let written = |(format, prefer)| {
         let view = View { format, prefer, attributes: &attributes };
-        (Document::write(&view, &routing, None).etag, view.write(&routing))
+        (Document::write(&view, &routing, None).unwrap().etag, view.write(&routing))
     };
     Some(views.map(written).into())
 }

@@ -3,6 +3,7 @@
 //! A document is a sequence of parts, most of them one for each block of hosts. Written one after the other they are the
 //! document; each depends on its own block only, so that it can be kept as long as that is the same one.
 
+mod check;
 mod generic;
 mod json;
 mod traefik;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 use scafo_core::id::NodeId;
 
+pub use self::check::Invalid;
 pub use self::traefik::Attributes;
 use crate::fleet::Place;
 use crate::routes::{Block, Routing};
@@ -73,7 +75,7 @@ pub(crate) enum Part<'a> {
 pub(crate) struct What {
     list: List,
     /// Whether it begins the list, where no comma stands before it.
-    first: bool,
+    pub(crate) first: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

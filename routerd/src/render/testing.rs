@@ -24,7 +24,7 @@ pub(crate) fn parsed(snapshot: &Snapshot) -> Fleet {
 }
 
 pub(crate) fn documents_of(snapshot: &Snapshot) -> Documents {
-    Documents::write(Catalogue::new(parsed(snapshot)).routing().clone(), attributes(), None)
+    Documents::write(Catalogue::new(parsed(snapshot)).routing().clone(), attributes(), None).unwrap()
 }
 
 /// The JSON of a document.

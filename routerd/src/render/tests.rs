@@ -306,7 +306,7 @@ struct Follower {
 impl Follower {
     fn new(fleet: &Snapshot) -> Self {
         let catalogue = Catalogue::new(parsed(fleet));
-        let documents = Documents::write(catalogue.routing().clone(), attributes(), None);
+        let documents = Documents::write(catalogue.routing().clone(), attributes(), None).unwrap();
         Self { catalogue, documents }
     }
 
@@ -316,14 +316,15 @@ impl Follower {
         let fresh = Self::new(fleet);
         // Nothing said to have moved means nothing that shows: the documents stay, as in the daemon.
         if moved {
-            self.documents = Documents::write(self.catalogue.routing().clone(), attributes(), Some(&self.documents));
+            self.documents =
+                Documents::write(self.catalogue.routing().clone(), attributes(), Some(&self.documents)).unwrap();
         } else {
             assert_eq!(fresh.documents.etag(), before);
         }
         for (format, node) in
             [(Format::Generic, ""), (Format::Generic, "n2"), (Format::Traefik, ""), (Format::Traefik, "n2")]
         {
-            let of = |documents: &Documents| documents.get(format, &documents.prefer(node));
+            let of = |documents: &Documents| documents.get(format, &documents.prefer(node)).unwrap();
             let (followed, whole) = (of(&self.documents), of(&fresh.documents));
             assert_eq!(decoded(&followed), decoded(&whole));
             assert_eq!(followed.etag, whole.etag);

@@ -179,10 +179,19 @@ pub(super) fn tail(out: &mut Vec<u8>, routing: &Routing, preferred: Option<&Node
 
 const WILD: &str = "wild_";
 const API: &str = "api_";
+/// What stands behind the name of a service that has two halves.
+pub(super) const LOCAL: &str = "_local";
+pub(super) const PEERS: &str = "_peers";
 
 /// What a host's things are named by.
 fn kind(host: &str) -> (&'static str, &str) {
     host.strip_prefix("*.").map_or(("", host), |base| (WILD, base))
+}
+
+/// What the router and the service of a host or wildcard key are called, or a half of the service.
+pub(super) fn called(host: &str, half: &str) -> String {
+    let (kind, host) = kind(host);
+    format!("scafo_{kind}{host}{half}")
 }
 
 fn name(out: &mut Vec<u8>, kind: &str, host: &str, half: &str) {
@@ -227,14 +236,14 @@ fn service(
         return;
     }
     out.extend_from_slice(br#":{"failover":{"service":"#);
-    name(out, kind, host, "_local");
+    name(out, kind, host, LOCAL);
     out.extend_from_slice(br#","fallback":"#);
-    name(out, kind, host, "_peers");
+    name(out, kind, host, PEERS);
     out.extend_from_slice(b"}},");
-    name(out, kind, host, "_local");
+    name(out, kind, host, LOCAL);
     balancer(out, upstreams.iter().filter(is_local), hostname);
     out.push(b',');
-    name(out, kind, host, "_peers");
+    name(out, kind, host, PEERS);
     balancer(out, upstreams.iter().filter(|place| !is_local(place)), hostname);
 }
 

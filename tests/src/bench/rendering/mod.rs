@@ -132,17 +132,17 @@ fn one_change(snapshot: &Path) {
         let fleet = states[0].clone();
         whole.push(timed(|| {
             let catalogue = Catalogue::new(fleet);
-            (Document::write(&view, catalogue.routing(), None), catalogue)
+            (Document::write(&view, catalogue.routing(), None).expect("a document"), catalogue)
         }));
     }
     let mut catalogue = Catalogue::new(states[0].clone());
-    let mut document = Document::write(&view, catalogue.routing(), None);
+    let mut document = Document::write(&view, catalogue.routing(), None).expect("a document");
     for round in 1..=2 * ROUNDS {
         let fleet = states[round % 2].clone();
         let before = document.etag.clone();
         changed.push(timed(|| {
             assert!(catalogue.follow(fleet));
-            document = Document::write(&view, catalogue.routing(), Some(&document));
+            document = Document::write(&view, catalogue.routing(), Some(&document)).expect("a document");
         }));
         assert_ne!(document.etag, before);
     }
@@ -175,11 +175,11 @@ pub(crate) fn hold(snapshot: &str) {
     let bytes = fs::read(snapshot).expect("the snapshot");
     let catalogue = Catalogue::new(Fleet::parse(&bytes).expect("a snapshot"));
     drop(bytes);
-    let documents = Documents::write(Arc::clone(catalogue.routing()), Arc::new(attributes()), None);
+    let documents = Documents::write(Arc::clone(catalogue.routing()), Arc::new(attributes()), None).expect("documents");
     let mut held = Vec::new();
     for order in [documents.prefer(""), documents.prefer(PREFERRED[0]), documents.prefer(PREFERRED[1])] {
         for format in [Format::Generic, Format::Traefik] {
-            held.push(documents.get(format, &order));
+            held.push(documents.get(format, &order).expect("a document"));
         }
     }
     let rss = scafo_tests::process::resident(std::process::id());
