@@ -60,12 +60,21 @@ impl Answer {
             || (self.status == 409 && self.code() == "OperationAborted")
     }
 
-    /// A failure that says nothing about what was done. `RequestTimeout` is a 400: the store lost patience with our body.
+    /// A failure that says nothing about what was done. `RequestTimeout` is a 400: the store lost patience with our body. A 404
+    /// without a code is none of S3's.
     fn is_unknown(&self) -> bool {
         (self.status >= 500 && self.status != 501)
             || self.status == 408
             || self.status < 300
+            || (self.status == 404 && self.code().is_empty())
             || self.code() == "RequestTimeout"
+    }
+
+    /// A 404 in the words of S3: what `operation` was about is not there. Any other one may come from something in front of the
+    /// store, whose backend is away for a moment, and tells nothing of it. Only an answer to HEAD cannot have words.
+    fn is_missing(&self, operation: &str) -> bool {
+        self.status == 404
+            && (matches!(self.code(), "NoSuchKey" | "NotFound") || (operation == "head" && self.code().is_empty()))
     }
 
     /// The region hint of a redirect or of a signature for another region.
@@ -143,12 +152,12 @@ pub(super) fn of_other(failure: Failure, at: Context<'_>) -> Result<(), Error> {
     if answer.is_busy() {
         return Err(Error::Busy { operation: at.operation, key: at.key.to_owned() });
     }
+    if answer.is_missing(at.operation) {
+        return Ok(());
+    }
     // A read in conflict is worth another try like one without an answer.
     if answer.is_unknown() || answer.status == 409 {
         return Err(unavailable(answer.cause()));
-    }
-    if answer.status == 404 && answer.code() != "NoSuchBucket" {
-        return Ok(());
     }
     Err(answer.refusal(at))
 }
@@ -197,7 +206,8 @@ mod tests {
             (400, "RequestTimeout", "Unknown", "Unknown"),
             (408, "", "Unknown", "Unknown"),
             (404, "NoSuchKey", "Gone", TITLE_CONDITIONS),
-            (404, "", "Gone", TITLE_CONDITIONS),
+            (404, "NotFound", "Gone", TITLE_CONDITIONS),
+            (404, "", "Unknown", "Unknown"),
             (404, "NoSuchBucket", "NoSuchBucket", "NoSuchBucket"),
             (501, "NotImplemented", TITLE_CONDITIONS, TITLE_CONDITIONS),
             (403, "AccessDenied", "Denied", "Denied"),
@@ -237,5 +247,15 @@ mod tests {
         let missing = |code: &str| Answer { status: 404, code: Some(code.to_owned()), ..Answer::default() };
         assert_eq!(of_other(Failure::Answer(missing("NoSuchKey")), at(0)), Ok(()));
         assert_eq!(of_other(Failure::Answer(missing("NoSuchBucket")), at(0)), Err(Error::NoSuchBucket));
+    }
+
+    #[test]
+    fn a_404_that_is_not_in_the_words_of_s3_says_nothing_of_an_object() {
+        for operation in ["get", "list", "delete", "head"] {
+            let page = Answer { status: 404, ..Answer::default() };
+            let outcome = of_other(Failure::Answer(page), Context { operation, ..at(0) });
+            let is_transient = outcome.as_ref().is_err_and(Error::is_transient);
+            assert!(if operation == "head" { outcome.is_ok() } else { is_transient }, "{operation}");
+        }
     }
 }
