@@ -84,7 +84,10 @@ impl<'a> Routes<'a> {
             .collect();
         for (holder, base) in &covering {
             for (environment, served) in environments(&upstreams, holder) {
-                routes.add(format!("{environment}.{base}"), served);
+                let host = format!("{environment}.{base}");
+                if !domains.iter().any(|domain| domain.as_str() == host) {
+                    routes.add(host, served);
+                }
             }
         }
         for (holder, base) in &covering {

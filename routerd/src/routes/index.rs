@@ -96,6 +96,11 @@ impl Index {
         if let Some(served) = self.claims.get(host).and_then(|claimants| first_served(claimants)) {
             return Some(served);
         }
+        // A platform domain may lie right below a covered base, and whoever deploys an environment there must not get the API's
+        // callers with their tokens.
+        if fleet.domains.iter().any(|domain| domain.as_str() == host) {
+            return None;
+        }
         let holders = self.holders.get(base)?;
         if first == "*" {
             return first_served(holders);
