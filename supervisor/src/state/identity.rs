@@ -57,21 +57,26 @@ pub(crate) fn node_key(dirs: &Dirs) -> Result<SigningKey, Error> {
 }
 
 /// The ingress tokens that are admitted, and the file with the first of them: those of the configuration, else one that is minted
-/// and kept.
+/// and kept in a file of its own, so that one that was taken out of the configuration is never taken for it.
 pub(crate) fn ingress_token(dirs: &Dirs, configured: &[Secret]) -> Result<(Vec<Secret>, PathBuf), Error> {
     let path = dirs.state.join("ingress-token");
-    let stands = read_text(&path)?;
-    let kept = stands.as_deref().map(|text| text.trim().to_owned());
-    let tokens = match (configured, kept) {
-        ([], Some(kept)) if !kept.is_empty() => vec![Secret::new(kept)],
-        ([], _) => vec![Secret::new(secret())],
-        (configured, _) => configured.to_vec(),
-    };
+    let tokens = if configured.is_empty() { vec![minted_token(dirs)?] } else { configured.to_vec() };
     let text = tokens.first().map(|token| format!("{}\n", token.expose())).unwrap_or_default();
-    if stands.as_deref() != Some(text.as_str()) {
+    if read_text(&path)?.as_deref() != Some(text.as_str()) {
         write_atomically(&path, text.as_bytes()).map_err(|error| cannot_write(&path, &error))?;
     }
     Ok((tokens, path))
+}
+
+fn minted_token(dirs: &Dirs) -> Result<Secret, Error> {
+    let path = dirs.state.join("ingress-token.minted");
+    let kept = read_text(&path)?.map(|text| text.trim().to_owned());
+    if let Some(kept) = kept.filter(|kept| !kept.is_empty()) {
+        return Ok(Secret::new(kept));
+    }
+    let minted = secret();
+    write_atomically(&path, format!("{minted}\n").as_bytes()).map_err(|error| cannot_write(&path, &error))?;
+    Ok(Secret::new(minted))
 }
 
 fn secret() -> String {
@@ -201,6 +206,12 @@ mod tests {
         let configured = [Secret::new("one"), Secret::new("two")];
         assert_eq!(ingress_token(&dirs, &configured).unwrap().0, configured);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\n");
+        assert_eq!(
+            ingress_token(&dirs, &[]).unwrap().0,
+            minted,
+            "one that was taken out of the configuration opens nothing"
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap().trim(), minted[0].expose());
     }
 
     #[test]
