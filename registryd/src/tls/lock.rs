@@ -110,8 +110,8 @@ pub(crate) enum State {
     Elsewhere(Option<Seen>),
     /// Being looked at for a client.
     Looking { owner: Option<LockOwner>, ticket: Ticket, seen: Option<Seen> },
-    /// Being written for a client.
-    Taking { owner: Option<LockOwner>, ticket: Ticket, write: Write, sent: Mono },
+    /// Being written for a client. `leaving`: it gave the lock up before it heard that it has it.
+    Taking { owner: Option<LockOwner>, ticket: Ticket, write: Write, sent: Mono, leaving: Option<Ticket> },
     /// Here.
     Holding(Held),
     /// Here, and being rewritten. `leaving`: its client gives it up once that is done.
@@ -155,6 +155,8 @@ pub(crate) enum Effect {
     Write(Write),
     /// Answer a client.
     Answer(Ticket, Result<(), Problem>),
+    /// Tell a client that it still has the lock: nothing to take back when it does not hear it.
+    Kept(Ticket),
 }
 
 /// What a step may use beside state and event.
@@ -228,13 +230,17 @@ fn lock(state: State, owner: Option<LockOwner>, ticket: Ticket, now: Mono) -> (S
         State::Elsewhere(seen) => (State::Looking { owner, ticket, seen }, vec![Effect::Read]),
         State::Holding(held) if now >= held.lapses() => lock(State::Elsewhere(None), owner, ticket, now),
         State::Holding(mut held) => {
-            let answer = keep(&mut held, owner.as_ref(), now);
-            (State::Holding(held), vec![Effect::Answer(ticket, answer)])
+            let answer = keep(&mut held, owner.as_ref(), ticket, now);
+            (State::Holding(held), vec![answer])
         }
         State::Restamping { mut held, nonce, sent, leaving } => {
             let lives = leaving.is_none() && now < held.lapses();
-            let answer = if lives { keep(&mut held, owner.as_ref(), now) } else { Err(elsewhere()) };
-            (State::Restamping { held, nonce, sent, leaving }, vec![Effect::Answer(ticket, answer)])
+            let answer = if lives {
+                keep(&mut held, owner.as_ref(), ticket, now)
+            } else {
+                Effect::Answer(ticket, Err(elsewhere()))
+            };
+            (State::Restamping { held, nonce, sent, leaving }, vec![answer])
         }
         // Somebody is ahead; whoever loses comes again in a second.
         busy @ (State::Looking { .. } | State::Taking { .. } | State::Freeing { .. }) => {
@@ -244,12 +250,12 @@ fn lock(state: State, owner: Option<LockOwner>, ticket: Ticket, now: Mono) -> (S
 }
 
 /// The client that holds a lock says that it lives. Without a name nobody can tell it from another one.
-fn keep(held: &mut Held, owner: Option<&LockOwner>, now: Mono) -> Result<(), Problem> {
+fn keep(held: &mut Held, owner: Option<&LockOwner>, ticket: Ticket, now: Mono) -> Effect {
     if owner.is_none() || held.owner.as_ref() != owner {
-        return Err(elsewhere());
+        return Effect::Answer(ticket, Err(elsewhere()));
     }
     held.asked = now;
-    Ok(())
+    Effect::Kept(ticket)
 }
 
 fn unlock(state: State, owner: Option<&LockOwner>, ticket: Ticket, inputs: &Inputs) -> (State, Vec<Effect>) {
@@ -260,6 +266,14 @@ fn unlock(state: State, owner: Option<&LockOwner>, ticket: Ticket, inputs: &Inpu
         }
         State::Restamping { held, nonce, sent, leaving: None } if held.owner.as_ref() == owner => {
             (State::Restamping { held, nonce, sent, leaving: Some(ticket) }, vec![])
+        }
+        // Its client has given up waiting. What is read or written all the same finds this out.
+        State::Looking { owner: Some(asking), ticket: asked, seen } if Some(&asking) == owner => {
+            let answers = vec![Effect::Answer(asked, Err(elsewhere())), Effect::Answer(ticket, Ok(()))];
+            (State::Elsewhere(seen), answers)
+        }
+        State::Taking { owner: Some(asking), ticket: asked, write, sent, leaving: None } if Some(&asking) == owner => {
+            (State::Taking { owner: Some(asking), ticket: asked, write, sent, leaving: Some(ticket) }, vec![])
         }
         // Not here, or not this client's: giving up what one does not have is done.
         other @ (State::Elsewhere(_)
@@ -288,14 +302,19 @@ fn read(state: State, there: Result<Option<Body>, Problem>, inputs: &Inputs) -> 
         Err(problem) => return (State::Elsewhere(seen), vec![Effect::Answer(ticket, Err(problem))]),
     };
     let write = Write { nonce: inputs.nonce.clone(), replacing, acquired_at: inputs.wall, what: Stamp::Hold };
-    (State::Taking { owner, ticket, write: write.clone(), sent: now }, vec![Effect::Write(write)])
+    (State::Taking { owner, ticket, write: write.clone(), sent: now, leaving: None }, vec![Effect::Write(write)])
 }
 
 fn written(state: State, nonce: &str, etag: ETag, inputs: &Inputs) -> (State, Vec<Effect>) {
     let now = inputs.now;
     match state {
-        State::Taking { owner, ticket, write, sent } if write.nonce == nonce => {
+        State::Taking { owner, ticket, write, sent, leaving } if write.nonce == nonce => {
             let held = Held { owner, etag, acquired: sent, acquired_at: write.acquired_at, asked: now, sent };
+            if let Some(leaving) = leaving {
+                let write = held.write(&inputs.nonce, Stamp::Free);
+                let effects = vec![Effect::Answer(ticket, Err(elsewhere())), Effect::Write(write)];
+                return (State::Freeing { nonce: inputs.nonce.clone(), ticket: leaving }, effects);
+            }
             if now >= held.lapses() {
                 return (State::Elsewhere(None), vec![Effect::Answer(ticket, Err(slow()))]);
             }
@@ -321,12 +340,13 @@ fn written(state: State, nonce: &str, etag: ETag, inputs: &Inputs) -> (State, Ve
 
 fn lost(state: State, nonce: &str, why: Loss) -> (State, Vec<Effect>) {
     match state {
-        State::Taking { ticket, write, .. } if write.nonce == nonce => {
+        State::Taking { ticket, write, leaving, .. } if write.nonce == nonce => {
             let problem = match why {
                 Loss::Contended => elsewhere(),
                 Loss::Unclear(problem) => problem,
             };
-            (State::Elsewhere(None), vec![Effect::Answer(ticket, Err(problem))])
+            let left = leaving.map(|ticket| Effect::Answer(ticket, Ok(())));
+            (State::Elsewhere(None), [Effect::Answer(ticket, Err(problem))].into_iter().chain(left).collect())
         }
         // Going on holding a lock that may be somebody else's is the one thing that a lock must not do.
         State::Restamping { nonce: ours, leaving, .. } if ours == nonce => {
@@ -393,6 +413,37 @@ mod tests {
             let [Effect::Answer(1, outcome)] = effects.as_slice() else { panic!("{effects:?}") };
             assert_eq!((outcome.is_ok(), state.holds(at(answer).now)), (granted, granted));
         }
+    }
+
+    #[test]
+    fn who_gives_a_lock_up_while_it_is_being_taken_does_not_get_it() {
+        let owner = || LockOwner::parse("ingress-1").unwrap();
+        let lock = |state, ticket| step(state, Event::Lock { owner: owner(), ticket }, &at(0));
+        let (looking, _) = lock(State::Elsewhere(None), 1);
+        let (gone, effects) = step(looking.clone(), Event::Unlock { owner: owner(), ticket: 2 }, &at(0));
+        assert!(gone.is_blank() && effects.len() == 2, "{effects:?}");
+        let taking = step(looking, Event::Read(Ok(None)), &at(0)).0;
+        let (stranger, effects) = step(taking.clone(), Event::Unlock { owner: None, ticket: 2 }, &at(0));
+        assert!(stranger == taking && matches!(effects.as_slice(), [Effect::Answer(2, Ok(()))]), "{effects:?}");
+        let (leaving, effects) = step(taking, Event::Unlock { owner: owner(), ticket: 2 }, &at(0));
+        assert!(effects.is_empty());
+        let written = || Event::Written { nonce: "n0".to_owned(), etag: tag("x") };
+        let (freeing, effects) = step(leaving.clone(), written(), &at(1));
+        assert!(!freeing.holds(at(1).now));
+        assert!(matches!(effects.as_slice(), [Effect::Answer(1, Err(_)), Effect::Write(_)]), "{effects:?}");
+        let lost = Event::Lost { nonce: "n0".to_owned(), why: Loss::Contended };
+        let (gone, effects) = step(leaving, lost, &at(1));
+        assert!(gone.is_blank() && effects.len() == 2, "{effects:?}");
+    }
+
+    #[test]
+    fn a_sign_of_life_that_nobody_hears_gives_nothing_up() {
+        let owner = || LockOwner::parse("ingress-1").unwrap();
+        let (looking, _) = step(State::Elsewhere(None), Event::Lock { owner: owner(), ticket: 1 }, &at(0));
+        let taking = step(looking, Event::Read(Ok(None)), &at(0)).0;
+        let held = step(taking, Event::Written { nonce: "n0".to_owned(), etag: tag("x") }, &at(0)).0;
+        let (_, effects) = step(held, Event::Lock { owner: owner(), ticket: 2 }, &at(2));
+        assert!(matches!(effects.as_slice(), [Effect::Kept(2)]), "{effects:?}");
     }
 
     #[test]

@@ -240,6 +240,11 @@ impl LockKeeper {
                 });
             }
             Effect::Answer(ticket, answer) => self.answer(ticket, answer),
+            Effect::Kept(ticket) => {
+                if let Some(waiting) = self.waiting.remove(&ticket) {
+                    let _ = waiting.reply.send(Ok(()));
+                }
+            }
         }
     }
 

@@ -81,7 +81,9 @@ pub async fn stat(registry: &Registry, key: &StorageKey) -> Result<Stat, Problem
     if let Some((value, modified)) = open(registry, key).await? {
         return Ok(Stat { key: name, modified: Some(modified), size: value.len() as u64, is_terminal: true });
     }
-    if !registry.engine().first(&key.beneath(), 1).await?.is_empty() {
+    // Whole, and only what is a key, as a listing sees it.
+    let beneath = registry.engine().list(&key.beneath()).await?.entries;
+    if beneath.iter().any(|listed| StorageKey::of_object(&listed.key).is_some()) {
         return Ok(Stat { key: name, modified: None, size: 0, is_terminal: false });
     }
     Err(absent(key))
