@@ -102,12 +102,12 @@ impl Registry {
         }
     }
 
-    /// The checks that come before a deploy's body.
-    pub(crate) async fn prepare(&self, application: &ApplicationName, metadata: &Metadata) -> Result<(), Problem> {
+    /// The checks that come before a deploy's body. Answers when the application was made.
+    pub(crate) async fn prepare(&self, application: &ApplicationName, metadata: &Metadata) -> Result<String, Problem> {
         let metadata = serde_json::to_vec(metadata).map_err(|error| unreadable("metadata").because(error))?.into();
         let request = PrepareDeployRequest { application: application.to_string(), metadata };
         let prepared = call!(self, transport::STORE, prepare_deploy, request);
-        prepared.map(drop).map_err(|status| to_problem(&status))
+        prepared.map(|answer| answer.application_since).map_err(|status| to_problem(&status))
     }
 
     /// Writes the record of a staged deploy.
@@ -119,6 +119,7 @@ impl Registry {
             oidc: meta.oidc.as_ref().and_then(|oidc| serde_json::to_vec(oidc).ok()).unwrap_or_default().into(),
             sha256: meta.artifact.sha256.clone(),
             bytes: meta.artifact.bytes,
+            application_since: meta.application_since.clone(),
         };
         deploy(call!(self, transport::STORE, accept_deploy, request))
     }

@@ -112,7 +112,7 @@ impl Intake {
         headers: &HeaderMap,
         body: Body,
     ) -> Result<DeployStatus, Problem> {
-        self.registry.prepare(application, &metadata).await?;
+        let application_since = self.registry.prepare(application, &metadata).await?;
         if !self.runner {
             return Err(Problem::new(
                 ProblemCode::CapabilityMissing,
@@ -128,7 +128,7 @@ impl Intake {
             receive::Limits { bytes: self.settings.artifact_bytes, within: self.settings.receive_timeout.get() };
         let artifact = receive::receive(body, announced, &staged.artifact(), limits, &mut slot).await?;
         let (by, oidc) = (by.id().to_owned(), by.provenance().cloned());
-        let meta = Meta { id, by, source: metadata.source, oidc, artifact };
+        let meta = Meta { id, by, source: metadata.source, oidc, artifact, application_since };
         let (answer, answered) = oneshot::channel();
         self.own(self.clone().accept(staged, meta, slot, answer));
         answered.await.map_err(|_| {

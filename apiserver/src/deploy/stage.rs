@@ -28,6 +28,9 @@ pub(crate) struct Meta {
     pub(crate) oidc: Option<serde_json::Value>,
     /// The artifact.
     pub(crate) artifact: Artifact,
+    /// When its application was made, as the registry daemon said it. Empty for what an earlier build staged.
+    #[serde(default)]
+    pub(crate) application_since: String,
 }
 
 /// Every staged deploy of this node.
@@ -156,7 +159,14 @@ mod tests {
 
     fn meta(id: &str) -> Meta {
         let artifact = Artifact { sha256: "00".repeat(32), bytes: 3 };
-        Meta { id: id.parse().unwrap(), by: "op".to_owned(), source: None, oidc: None, artifact }
+        Meta {
+            id: id.parse().unwrap(),
+            by: "op".to_owned(),
+            source: None,
+            oidc: None,
+            artifact,
+            application_since: String::new(),
+        }
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub(crate) async fn show(
 fn narrow(state: &mut DaemonState, scope: &ApplicationScope) {
     if let Some(node) = &mut state.node {
         node.serving.retain(|serving| scope.reaches(&serving.application));
+        if let Some(drain) = &mut node.drain {
+            drain.waits_for.retain(|application| scope.reaches(application));
+        }
     }
     if let Some(unplaced) = state.coordinator.as_mut().and_then(|coordinator| coordinator.unplaced.as_mut()) {
         unplaced.retain(|unplaced| scope.reaches(&unplaced.application));

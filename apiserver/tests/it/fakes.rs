@@ -117,7 +117,7 @@ impl Registry for FakeRegistry {
         let PrepareDeployRequest { application, metadata } = request.into_inner();
         world.prepared.push((application, serde_json::from_slice(&metadata).unwrap()));
         refuse(world.refuse_prepare.as_ref())?;
-        Ok(Response::new(PrepareDeployResponse { created: true }))
+        Ok(Response::new(PrepareDeployResponse { created: true, application_since: String::new() }))
     }
 
     async fn accept_deploy(&self, request: Request<AcceptDeployRequest>) -> Reply<DeployReply> {

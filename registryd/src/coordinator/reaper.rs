@@ -118,23 +118,16 @@ async fn sweep(core: &Core, lead: &Lead, deploys: &mut Cache<DeployRecord>) -> R
 
 #[cfg(test)]
 mod tests {
+    use scafo_core::NodeId;
     use scafo_core::problem::ProblemCode;
     use scafo_core::record::Fence;
-    use scafo_core::{DeployId, NodeId};
     use scafo_store::MemoryBucket;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::daemon::testing::{core, show};
-    use crate::deploy::intake::{Accept, accept, finish, look_up};
-
-    async fn accepted(core: &Core, random: u64) -> DeployId {
-        let id = DeployId::new(&"shop".parse().unwrap(), random);
-        let sha256 = "0".repeat(64);
-        let deploy = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
-        accept(core, deploy).await.unwrap();
-        id
-    }
+    use crate::deploy::intake::testing::accepted;
+    use crate::deploy::intake::{finish, look_up};
 
     #[tokio::test(start_paused = true)]
     async fn the_sweep_stores_what_a_poll_says_and_forgets_after_a_week() {

@@ -217,15 +217,7 @@ mod tests {
 
     use super::*;
     use crate::daemon::testing::core;
-    use crate::deploy::intake::{Accept, accept};
-
-    async fn accepted(core: &Core, random: u64) -> DeployId {
-        let id = DeployId::new(&"shop".parse().unwrap(), random);
-        let sha256 = "0".repeat(64);
-        let deploy = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
-        accept(core, deploy).await.unwrap();
-        id
-    }
+    use crate::deploy::intake::testing::accepted;
 
     async fn state(core: &Core, id: &DeployId) -> DeployState {
         core.registry.deploy(id).await.unwrap().record.state

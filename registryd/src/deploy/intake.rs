@@ -3,7 +3,7 @@
 use scafo_core::deploy::Metadata;
 use scafo_core::hex::is_lower_hex;
 use scafo_core::record::{ApplicationRecord, Artifact, DeployRecord, DeployState, Rest, Source, V1};
-use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode, text};
+use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode, Timestamp, text};
 
 use super::{judge, versions};
 use crate::daemon::Core;
@@ -15,25 +15,24 @@ const DETAIL_BYTES: usize = 4096;
 /// Longest name of who deploys, in bytes: an operator id or a workload's subject.
 const BY_BYTES: usize = 1024;
 
-/// Freeze, then application, then versions, in this order; the application is created when it is new. True when it was.
-/// Safe to repeat.
+/// What stands before a deploy's body is read.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    /// Whether the application is new.
+    pub(crate) created: bool,
+    /// When it was made.
+    pub(crate) application_since: Timestamp,
+}
+
+/// Freeze, then application, then versions, in this order; the application is created when it is new. Safe to repeat.
 ///
 /// # Errors
 /// `deploys-frozen`, `application-blocked`, `reference-held` while it is being deleted, `version-skew`, store errors.
-pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Metadata) -> Result<bool, Problem> {
-    if let Some(freeze) = core.registry.frozen().await? {
-        let freeze = freeze.record;
-        let why = freeze.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        return Err(Problem::new(
-            ProblemCode::DeploysFrozen,
-            format!(
-                "deploys are frozen since {} by {}{why}; `scafo fleet unfreeze` lifts it",
-                freeze.frozen_at, freeze.by
-            ),
-        ));
-    }
+pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Metadata) -> Result<Prepared, Problem> {
+    not_frozen(core).await?;
     let application = core.registry.create_application(name).await?;
     let created = application.written;
+    let application_since = application.stored.record.created_at;
     check(&application.stored.record)?;
     let moved = intend(core, application.stored.record, metadata).await?;
     if created || moved {
@@ -47,7 +46,16 @@ pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Meta
         let living = world.nodes.values().filter(|node| node.live).map(|node| &*node.record);
         versions::check(name, &core.settings.node.id, ours, living)?;
     }
-    Ok(created)
+    Ok(Prepared { created, application_since })
+}
+
+async fn not_frozen(core: &Core) -> Result<(), Problem> {
+    let Some(freeze) = core.registry.frozen().await? else { return Ok(()) };
+    let freeze = freeze.record;
+    let why = freeze.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let detail =
+        format!("deploys are frozen since {} by {}{why}; `scafo fleet unfreeze` lifts it", freeze.frozen_at, freeze.by);
+    Err(Problem::new(ProblemCode::DeploysFrozen, detail))
 }
 
 fn check(application: &ApplicationRecord) -> Result<(), Problem> {
@@ -96,14 +104,20 @@ pub(crate) struct Accept {
     pub(crate) oidc: Option<serde_json::Value>,
     pub(crate) sha256: String,
     pub(crate) bytes: u64,
+    /// Which application it was prepared for; `None` for a deploy that an earlier build prepared.
+    pub(crate) application_since: Option<Timestamp>,
 }
 
 /// Files the record of a deploy whose artifact is staged. The same id again answers what stands.
 ///
+/// An artifact may take minutes to arrive, in which nothing of the deploy is in the bucket. So what was checked before is
+/// looked at again once the record is: who deletes the application, freezes deploys or prunes after that finds the record.
+///
 /// # Errors
-/// `invalid-input` for a digest that is none; `immutable` when the id was taken for another artifact; store errors.
+/// `invalid-input` for a digest that is none; `immutable` when the id was taken for another artifact; `reference-held` when
+/// the application was deleted meanwhile; `deploys-frozen`, `application-blocked`; store errors.
 pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, Problem> {
-    let Accept { id, by, source, oidc, sha256, bytes } = accept;
+    let Accept { id, by, source, oidc, sha256, bytes, application_since } = accept;
     if !is_lower_hex(&sha256, 64) || by.is_empty() || by.len() > BY_BYTES {
         return Err(Problem::new(
             ProblemCode::InvalidInput,
@@ -131,8 +145,8 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         celld_version: versions::current(core),
         rest: Rest::new(),
     };
-    let there = match core.registry.create_deploy(&record).await {
-        Ok(there) => there.stored.record,
+    let (there, written) = match core.registry.create_deploy(&record).await {
+        Ok(there) => (there.stored.record, there.written),
         Err(problem) => {
             if new {
                 core.deploys.doubt(&id, core.mono());
@@ -148,7 +162,39 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
     if other {
         return Err(Problem::new(ProblemCode::Immutable, "this deploy id was taken for another artifact"));
     }
+    if there.state == DeployState::Accepted {
+        still_wanted(core, &id, application_since, written).await?;
+    }
     Ok(there)
+}
+
+/// Ends a deploy whose application is not there any more, and a `new` one that a freeze or a block forbids by now. Those that
+/// were accepted before go on.
+async fn still_wanted(core: &Core, id: &DeployId, since: Option<Timestamp>, new: bool) -> Result<(), Problem> {
+    let name = id.application();
+    let application = core.registry.application(&name).await?.map(|stored| stored.record);
+    let same = application.filter(|there| since.is_none_or(|since| there.created_at == since));
+    let refused = match &same {
+        None => Some(Problem::new(
+            ProblemCode::ReferenceHeld,
+            format!("`{name}` was deleted while the artifact arrived; deploy again to make it anew"),
+        )),
+        Some(application) => match check(application) {
+            Err(refused) if new || refused.code == ProblemCode::ReferenceHeld => Some(refused),
+            Ok(()) if new => match not_frozen(core).await {
+                Ok(()) => None,
+                Err(refused) => Some(refused),
+            },
+            Ok(()) | Err(_) => None,
+        },
+    };
+    let Some(refused) = refused else { return Ok(()) };
+    finish(core, id, Err(refused.clone())).await?;
+    if same.is_none() {
+        // Nothing of the old application is left to one of its name.
+        core.registry.forget_deploy(id).await?;
+    }
+    Err(refused)
 }
 
 /// Ends a deploy that cannot be published. One that has ended already stays as it is.
@@ -218,11 +264,30 @@ pub(crate) async fn look_up(core: &Core, id: &DeployId) -> Result<DeployRecord, 
 }
 
 #[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// What the API asks for the deploy `random` of `shop`.
+    pub(crate) fn asked(random: u64) -> Accept {
+        let id = DeployId::new(&"shop".parse().unwrap(), random);
+        let sha256 = "0".repeat(64);
+        Accept { id, by: "op".into(), source: None, oidc: None, sha256, bytes: 1, application_since: None }
+    }
+
+    /// An accepted deploy of `shop`.
+    pub(crate) async fn accepted(core: &Core, random: u64) -> DeployId {
+        core.registry.create_application(&"shop".parse().unwrap()).await.unwrap();
+        accept(core, asked(random)).await.unwrap().id
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use scafo_store::MemoryBucket;
 
     use std::time::Duration;
 
+    use super::testing::{accepted, asked};
     use super::*;
     use crate::daemon::testing::{core, show};
 
@@ -231,9 +296,10 @@ mod tests {
         let core = core("a", MemoryBucket::new());
         let name: ApplicationName = "shop".parse().unwrap();
         let metadata = |text: &str| serde_json::from_str::<Metadata>(text).unwrap();
-        assert!(prepare(&core, &name, &metadata(r#"{"replicas":3,"nodeSelector":{"region":"eu"}}"#)).await.unwrap());
-        assert!(!prepare(&core, &name, &metadata(r#"{"replicas":2}"#)).await.unwrap());
-        assert!(!prepare(&core, &name, &metadata("{}")).await.unwrap());
+        let created = async |text: &str| prepare(&core, &name, &metadata(text)).await.unwrap().created;
+        assert!(created(r#"{"replicas":3,"nodeSelector":{"region":"eu"}}"#).await);
+        assert!(!created(r#"{"replicas":2}"#).await);
+        assert!(!created("{}").await);
         let record = core.registry.application(&name).await.unwrap().unwrap().record;
         let selector = record.node_selector.unwrap();
         assert_eq!(record.replicas.map(|replicas| serde_json::to_string(&replicas).unwrap()).as_deref(), Some("2"));
@@ -241,17 +307,48 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_artifact_that_arrives_after_its_application_was_deleted_is_no_deploy_of_the_next_one() {
+        let core = core("a", MemoryBucket::new());
+        let registry = &core.registry;
+        let name: ApplicationName = "shop".parse().unwrap();
+        let since = prepare(&core, &name, &Metadata::default()).await.unwrap().application_since;
+        let arrives = async |random| accept(&core, Accept { application_since: Some(since), ..asked(random) }).await;
+        let key = scafo_core::key::application(&name);
+        registry.engine().delete(&Intent::new(), &key).await.unwrap();
+        assert_eq!(arrives(1).await.unwrap_err().code, ProblemCode::ReferenceHeld);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        registry.create_application(&name).await.unwrap();
+        assert_eq!(arrives(2).await.unwrap_err().code, ProblemCode::ReferenceHeld);
+        assert_eq!(registry.deploys(&name).await.unwrap(), [], "the new one inherits nothing");
+        accept(&core, asked(3)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_forbidden_while_an_artifact_arrives_refuses_it_and_what_was_accepted_before_goes_on() {
+        let core = core("a", MemoryBucket::new());
+        let registry = &core.registry;
+        let before = accepted(&core, 1).await;
+        registry.freeze("op", None).await.unwrap();
+        assert_eq!(accept(&core, asked(2)).await.unwrap_err().code, ProblemCode::DeploysFrozen);
+        assert_eq!(accept(&core, asked(1)).await.unwrap().id, before);
+        registry.unfreeze().await.unwrap();
+        let name = before.application();
+        registry.set_blocked(&name, true).await.unwrap();
+        assert_eq!(accept(&core, asked(3)).await.unwrap_err().code, ProblemCode::ApplicationBlocked);
+        assert_eq!(accept(&core, asked(1)).await.unwrap().state, DeployState::Accepted);
+        let states: Vec<_> = registry.deploys(&name).await.unwrap().into_iter().map(|deploy| deploy.state).collect();
+        assert_eq!(states, [DeployState::Accepted, DeployState::Failed, DeployState::Failed], "prune finds none open");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_finished_deploy_keeps_its_first_end_and_its_text_is_bounded() {
         let core = core("a", MemoryBucket::new());
-        let id = DeployId::new(&"shop".parse().unwrap(), 1);
-        let sha256 = "0".repeat(64);
-        let taken = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
-        accept(&core, taken).await.unwrap();
+        let id = accepted(&core, 1).await;
         let ended = fail(&core, &id, Problem::new(ProblemCode::InvalidInput, "ä".repeat(9000))).await.unwrap();
         assert!(ended.detail.as_ref().unwrap().len() <= DETAIL_BYTES);
         let again = fail(&core, &id, Problem::new(ProblemCode::Internal, "later")).await.unwrap();
         assert_eq!((again.code, again.detail), (ended.code, ended.detail));
-        let bad = Accept { id, by: "op".into(), source: None, oidc: None, sha256: "x".into(), bytes: 1 };
+        let bad = Accept { sha256: "x".into(), ..asked(1) };
         assert_eq!(accept(&core, bad).await.unwrap_err().code, ProblemCode::InvalidInput);
     }
 
@@ -260,10 +357,7 @@ mod tests {
         let memory = MemoryBucket::new();
         let accepting = core("b", memory.sibling());
         let asked = core("a", memory.sibling());
-        let id = DeployId::new(&"shop".parse().unwrap(), 1);
-        let sha256 = "0".repeat(64);
-        let taken = Accept { id: id.clone(), by: "op".into(), source: None, oidc: None, sha256, bytes: 1 };
-        accept(&accepting, taken).await.unwrap();
+        let id = accepted(&accepting, 1).await;
         for (answers, passed, state) in [
             (false, 0, DeployState::Accepted),
             (false, 90, DeployState::Accepted),

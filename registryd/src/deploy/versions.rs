@@ -37,7 +37,7 @@ fn latest(at_start: Option<String>, job: Option<(Timestamp, String)>, processes:
 }
 
 /// Refuses a deploy by a node with runtime `ours` while a living node serves the application on a version that may not meet
-/// it. A node that crash-loops on it counts: it would serve if it could.
+/// it. A node whose process crashed, once or in a loop, counts: it starts it again.
 ///
 /// # Errors
 /// `version-skew` naming every such node.
@@ -73,8 +73,12 @@ pub(crate) fn check<'a>(
 
 const fn counts(state: ProcessState) -> bool {
     match state {
-        ProcessState::Starting | ProcessState::Ready | ProcessState::Unhealthy | ProcessState::CrashLooping => true,
-        ProcessState::Stopping | ProcessState::BackingOff => false,
+        ProcessState::Starting
+        | ProcessState::Ready
+        | ProcessState::Unhealthy
+        | ProcessState::BackingOff
+        | ProcessState::CrashLooping => true,
+        ProcessState::Stopping => false,
     }
 }
 
@@ -147,6 +151,7 @@ mod tests {
             node("me", "shop", "ready", "0.4.0"),
             node("ready", "shop", "ready", "0.4.0"),
             node("looping", "shop", "crash-looping", "0.4.1"),
+            node("restarting", "shop", "backing-off", "0.4.1"),
             node("rolling", "shop", "ready", "0.5.1"),
             node("stopping", "shop", "stopping", "0.4.0"),
             node("elsewhere", "other", "ready", "0.4.0"),
@@ -154,7 +159,7 @@ mod tests {
         let (shop, me) = ("shop".parse().unwrap(), "me".parse().unwrap());
         let refused = check(&shop, &me, "0.6.0", fleet.iter()).unwrap_err();
         assert_eq!(refused.code, ProblemCode::VersionSkew);
-        for named in ["`ready` (0.4.0)", "`looping` (0.4.1)", "0.5.1 with 0.6.0"] {
+        for named in ["`ready` (0.4.0)", "`looping` (0.4.1)", "`restarting` (0.4.1)", "0.5.1 with 0.6.0"] {
             assert!(refused.detail.contains(named), "{named}: {refused}");
         }
         for left_out in ["rolling", "stopping", "elsewhere"] {

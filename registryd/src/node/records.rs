@@ -122,14 +122,6 @@ impl Records {
     /// # Errors
     /// Store errors; what could be read is kept.
     pub(crate) async fn look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
-        let outcome = self.try_look(registry, order).await;
-        if outcome.is_err() {
-            self.liveness.failed();
-        }
-        outcome
-    }
-
-    async fn try_look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
         let Order { asked, now, hint, jitter } = order;
         let full = self.full.is_none_or(|due| due <= now);
         let mut plan = Plan {
@@ -158,7 +150,14 @@ impl Records {
         if plan.nodes || pulse {
             // A node whose record moved while nobody hinted at anything has only shown that it lives.
             let read = if plan.nodes { Read::Moved } else { Read::New };
-            let done = self.nodes.refresh(registry.engine(), read).await?;
+            let done = match self.nodes.refresh(registry.engine(), read).await {
+                Ok(done) => done,
+                Err(problem) => {
+                    // Silence counts only while the nodes can be heard.
+                    self.liveness.failed();
+                    return Err(problem);
+                }
+            };
             self.again.nodes = !done.stale.is_empty();
             self.liveness.looked(self.sightings(), now);
             self.pulse = Some(now.after(self.pulse_every));

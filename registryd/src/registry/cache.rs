@@ -11,7 +11,7 @@ use scafo_core::{Problem, ProblemCode, Timestamp};
 use scafo_store::{ETag, Listed, Listing};
 
 use super::{
-    engine::{Engine, Stored},
+    engine::{Engine, Intent, Stored},
     kind::Kind,
 };
 
@@ -99,6 +99,22 @@ impl<T: Kind> Cache<T> {
     pub async fn refresh(&mut self, engine: &Engine, read: Read) -> Result<Refreshed, Problem> {
         let listing = engine.bucket().list(&self.prefix).await?;
         self.refresh_from(engine, listing, read).await
+    }
+
+    /// As [`Cache::refresh`] of everything that moved, tried again while the store gives no answer, for a call that somebody waits
+    /// for. What was read stays read, so each try has less to do.
+    ///
+    /// # Errors
+    /// As [`Cache::refresh`].
+    pub async fn refresh_patiently(&mut self, engine: &Engine) -> Result<Refreshed, Problem> {
+        let intent = Intent::new();
+        let mut pursuit = engine.pursuit(&intent);
+        loop {
+            match self.refresh(engine, Read::Moved).await {
+                Err(problem) if problem.code == ProblemCode::StoreUnavailable => pursuit.wait(|| problem).await?,
+                outcome => return outcome,
+            }
+        }
     }
 
     /// As [`Cache::refresh`] with a listing that is there already.

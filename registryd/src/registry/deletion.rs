@@ -80,10 +80,10 @@ impl Registry {
     /// After all but the first two a repeated call goes on.
     pub async fn delete_application(&self, deletion: &Deletion<'_>) -> Result<Vec<String>, Problem> {
         let mut removal = Removal { registry: self, deletion, intent: deletion.intent(), removed: Vec::new() };
-        self.mark_deleting(deletion).await?;
+        let application = self.mark_deleting(deletion).await?;
         let noticed = removal.stop_placing().await?;
         removal.wait_for_quiet(noticed).await?;
-        removal.remove_everything().await?;
+        removal.remove_everything(&application).await?;
         let mut removed = removal.removed;
         removed.sort();
         removed.dedup();
@@ -115,7 +115,7 @@ impl Registry {
         Ok(true)
     }
 
-    async fn mark_deleting(&self, deletion: &Deletion<'_>) -> Result<(), Problem> {
+    async fn mark_deleting(&self, deletion: &Deletion<'_>) -> Result<ApplicationRecord, Problem> {
         let Deletion { name, force, holder, .. } = *deletion;
         let now = self.clock().wall();
         let decide = |there: Option<&Stored<ApplicationRecord>>| {
@@ -130,9 +130,9 @@ impl Registry {
             }
             Ok(Step::Write(ApplicationRecord { deleting: Some(true), ..record.clone() }))
         };
-        self.engine().change(&deletion.intent(), &key::application(name), Some(holder), decide).await?;
+        let marked = self.engine().change(&deletion.intent(), &key::application(name), Some(holder), decide).await?;
         self.mint_hint();
-        Ok(())
+        Ok(marked.stored.record)
     }
 }
 
@@ -247,7 +247,7 @@ impl Removal<'_> {
         })
     }
 
-    async fn remove_everything(&mut self) -> Result<(), Problem> {
+    async fn remove_everything(&mut self, application: &ApplicationRecord) -> Result<(), Problem> {
         let name = self.deletion.name;
         for key in [key::placement(name), key::trust(name)] {
             self.remove_if_there(&key).await?;
@@ -258,7 +258,17 @@ impl Removal<'_> {
         self.authorised().await?;
         let claims = self.registry.remove_claims(name).await?;
         self.tell(claims);
-        self.remove_if_there(&key::application(name)).await
+        self.authorised().await?;
+        let key = key::application(name);
+        // From here on somebody may make an application of this name anew.
+        let is_it = |stands: &Stored<ApplicationRecord>| {
+            stands.record.deleting == Some(true) && stands.record.created_at == application.created_at
+        };
+        if self.registry.application(name).await?.is_some_and(|stands| is_it(&stands)) {
+            self.registry.engine().delete_record(&self.intent, &key, is_it).await?;
+            self.tell([key]);
+        }
+        Ok(())
     }
 
     async fn remove_under(&mut self, prefix: &str) -> Result<(), Problem> {

@@ -5,7 +5,9 @@ use scafo_core::{
     record::{DeployRecord, DeployState, DeploymentRecord},
 };
 
-use super::{Cache, Changed, Intent, Read, Registry, Stored};
+use serde::Deserialize;
+
+use super::{Cache, Changed, Intent, Registry, Stored, engine::RECORD_BYTES_MAX};
 
 impl Registry {
     /// Files a deploy that was just accepted. The same id again answers the record that stands.
@@ -16,16 +18,39 @@ impl Registry {
         self.engine().create(&Intent::new(), deploy).await
     }
 
-    /// The deploy.
+    /// The deploy. A record of another application under this id is nobody's.
     ///
     /// # Errors
     /// `not-found`; store errors.
     pub async fn deploy(&self, id: &DeployId) -> Result<Stored<DeployRecord>, Problem> {
-        self.engine().try_load(&key::deploy(id)).await?.ok_or_else(|| {
+        let there = match self.engine().try_load(&key::deploy(id)).await {
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming && self.is_misfiled(id).await? => None,
+            there => there?,
+        };
+        there.ok_or_else(|| {
             let detail =
                 format!("there is no deploy `{id}`: a record is kept for seven days after the deploy finishes");
             Problem::new(ProblemCode::NotFound, detail)
         })
+    }
+
+    /// Whether the record under this id says that it belongs to another application than the id.
+    async fn is_misfiled(&self, id: &DeployId) -> Result<bool, Problem> {
+        #[derive(Deserialize)]
+        struct Owner {
+            application: ApplicationName,
+        }
+        let object = self.engine().try_get(&key::deploy(id), RECORD_BYTES_MAX).await?;
+        let owner = object.and_then(|object| serde_json::from_slice::<Owner>(&object.body).ok());
+        Ok(owner.is_some_and(|owner| owner.application != id.application()))
+    }
+
+    /// Removes the record of a deploy, whose id never comes again.
+    ///
+    /// # Errors
+    /// Store errors.
+    pub async fn forget_deploy(&self, id: &DeployId) -> Result<(), Problem> {
+        self.engine().delete(&Intent::new(), &key::deploy(id)).await
     }
 
     /// Moves a deploy on, never back, and not at all once it has finished.
@@ -62,7 +87,7 @@ impl Registry {
     /// Store errors.
     pub async fn deploys(&self, name: &ApplicationName) -> Result<Vec<DeployRecord>, Problem> {
         let mut cache: Cache<DeployRecord> = Cache::under(key::deploys(name));
-        cache.refresh(self.engine(), Read::Moved).await?;
+        cache.refresh_patiently(self.engine()).await?;
         let mut deploys: Vec<_> = cache.iter().map(|stored| stored.record.clone()).collect();
         deploys.sort_by(|a, b| (a.accepted_at, &a.id).cmp(&(b.accepted_at, &b.id)));
         Ok(deploys)
@@ -100,7 +125,7 @@ impl Registry {
     /// Store errors.
     pub async fn deployments(&self, name: &ApplicationName) -> Result<Vec<DeploymentRecord>, Problem> {
         let mut cache: Cache<DeploymentRecord> = Cache::under(key::deployments(name));
-        cache.refresh(self.engine(), Read::Moved).await?;
+        cache.refresh_patiently(self.engine()).await?;
         let mut deployments: Vec<_> = cache.iter().map(|stored| stored.record.clone()).collect();
         deployments.sort_by(|a, b| (a.created_at, &a.version).cmp(&(b.created_at, &b.version)));
         Ok(deployments)
@@ -118,7 +143,19 @@ const fn stage(state: DeployState) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::testing::{World, deploy, deployment};
+    use crate::registry::testing::{World, deploy, deployment, put_raw};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_filed_under_another_applications_id_is_not_found_and_a_damaged_one_is_named() {
+        let world = World::new();
+        let record = deploy(&world, 1);
+        let mut body = serde_json::to_value(&record).unwrap();
+        body["application"] = "other".into();
+        put_raw(&world.memory, &key::deploy(&record.id), &body.to_string()).await;
+        assert_eq!(world.registry.deploy(&record.id).await.unwrap_err().code, ProblemCode::NotFound);
+        put_raw(&world.memory, &key::deploy(&record.id), "{").await;
+        assert_eq!(world.registry.deploy(&record.id).await.unwrap_err().code, ProblemCode::StoreNonconforming);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_finished_deploy_never_moves_again() {

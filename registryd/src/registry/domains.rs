@@ -32,7 +32,7 @@ use scafo_store::{ETag, Error};
 use crate::model::seeds::{Rule, is_broken};
 
 use self::withdrawal::Withdrawal;
-use super::{Cache, Intent, Read, Registry, Step, Stored, backoff::Backoff, claims, engine::RECORD_BYTES_MAX};
+use super::{Cache, Intent, Registry, Step, Stored, backoff::Backoff, claims, engine::RECORD_BYTES_MAX};
 
 /// How long a mark must have stood, by the store's clock, before it is written over: three times the half minute that one
 /// logical write may take, after which no delete of the marker can still be on its way.
@@ -43,8 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(200);
 /// Tries of a delete that the store certainly did not carry out.
 const DELETE_TRIES: u32 = 5;
-/// Tries to read all claims before a deletion gives up and has to be called again.
-const REFRESH_TRIES: u32 = 20;
 /// Reads of neighbouring claims at once, as the cache's.
 const READS_AT_ONCE: usize = 16;
 
@@ -136,11 +134,12 @@ impl Registry {
             let detail = format!("`{host}` is not a domain of application `{name}`");
             return Err(Problem::new(ProblemCode::NotFound, detail));
         }
+        // Before anything is released: a call that fails here comes again and finds what it released.
+        let platform = self.platform_domains(own).await?;
         self.unlist(name, host).await?;
         self.give_up(host, |stored| ours(&stored.record)).await?;
         // A claim of the same host may have listed it in between.
         let application = self.unlist(name, host).await?;
-        let platform = self.platform_domains(own).await?;
         Ok(domain(application, host, &platform))
     }
 
@@ -174,15 +173,7 @@ impl Registry {
     /// Store errors.
     pub(super) async fn remove_claims(&self, name: &ApplicationName) -> Result<Vec<String>, Problem> {
         let mut claims: Cache<DomainClaim> = Cache::default();
-        let mut tries = 1;
-        // What was read stays read, so each try has less to do.
-        while let Err(problem) = claims.refresh(self.engine(), Read::Moved).await {
-            if problem.code != ProblemCode::StoreUnavailable || tries >= REFRESH_TRIES {
-                return Err(problem);
-            }
-            tries += 1;
-            self.clock().sleep(LOOK).await;
-        }
+        claims.refresh_patiently(self.engine()).await?;
         let mut removed = Vec::new();
         for stored in claims.iter().filter(|stored| stored.record.application == *name && !stored.record.released) {
             let ours = |stored: &Stored<DomainClaim>| stored.record.application == *name;
@@ -198,7 +189,7 @@ impl Registry {
     /// Store errors.
     pub async fn platform_domains(&self, own: &[Host]) -> Result<BTreeSet<Host>, Problem> {
         let mut nodes: Cache<NodeRecord> = Cache::default();
-        nodes.refresh(self.engine(), Read::Moved).await?;
+        nodes.refresh_patiently(self.engine()).await?;
         let all = nodes.iter().flat_map(|stored| stored.record.platform_domains.iter());
         Ok(all.chain(own).cloned().collect())
     }

@@ -73,26 +73,9 @@ impl Registry {
             other => other?,
         };
         let Some(freeze) = there else { return Ok(false) };
-        self.lift(&freeze).await?;
+        let is_it = |stands: &Stored<FreezeRecord>| stands.write_id == freeze.write_id && stands.etag == freeze.etag;
+        self.engine().delete_record(&Intent::new(), key::FREEZE, is_it).await?;
         Ok(true)
-    }
-
-    /// Deletes this freeze and no other: a delete without an answer is sent again only while the same one stands, because the
-    /// first may have been carried out, and somebody may have frozen anew.
-    async fn lift(&self, freeze: &Stored<FreezeRecord>) -> Result<(), Problem> {
-        let intent = Intent::new();
-        let mut pursuit = self.engine().pursuit(&intent);
-        loop {
-            match self.bucket().delete(key::FREEZE).await {
-                Ok(()) => return Ok(()),
-                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
-                Err(error) => return Err(error.into()),
-            }
-            let stands = self.frozen().await?;
-            if stands.is_none_or(|stands| stands.write_id != freeze.write_id || stands.etag != freeze.etag) {
-                return Ok(());
-            }
-        }
     }
 
     /// The freeze, if deploys are frozen.

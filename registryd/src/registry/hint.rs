@@ -118,10 +118,9 @@ impl Hinting {
         Self { bucket, hinter }
     }
 
-    fn written<'a>(&self, mut keys: impl Iterator<Item = &'a String>) {
-        if keys.any(|key| is_hinted(key)) {
-            self.hinter.moved();
-        }
+    /// Hints when it is dropped, if one of `keys` is hinted.
+    fn unfinished<'a>(&self, mut keys: impl Iterator<Item = &'a str>) -> Unfinished<'_> {
+        Unfinished { hinter: keys.any(is_hinted).then_some(&*self.hinter) }
     }
 }
 
@@ -140,7 +139,7 @@ impl Bucket for Hinting {
     }
 
     async fn put(&self, key: &str, body: Bytes, options: PutOptions) -> Result<Put, Error> {
-        let hinted = Unfinished { hinter: is_hinted(key).then_some(&*self.hinter) };
+        let hinted = self.unfinished(std::iter::once(key));
         let put = self.bucket.put(key, body, options).await;
         match &put {
             // What may have landed is hinted: a hint too many costs a listing, one too few a quarter of an hour.
@@ -151,15 +150,13 @@ impl Bucket for Hinting {
     }
 
     async fn delete(&self, key: &str) -> Result<(), Error> {
-        let result = self.bucket.delete(key).await;
-        self.written(std::iter::once(&key.to_owned()));
-        result
+        let _hinted = self.unfinished(std::iter::once(key));
+        self.bucket.delete(key).await
     }
 
     async fn delete_many(&self, keys: &[String]) -> Result<(), Error> {
-        let result = self.bucket.delete_many(keys).await;
-        self.written(keys.iter());
-        result
+        let _hinted = self.unfinished(keys.iter().map(String::as_str));
+        self.bucket.delete_many(keys).await
     }
 
     async fn list_page(&self, request: ListRequest<'_>) -> Result<Page, Error> {

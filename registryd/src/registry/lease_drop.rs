@@ -8,7 +8,7 @@ use std::time::Duration;
 use scafo_core::{ApplicationName, Problem, ProblemCode, key};
 use serde::Deserialize;
 
-use super::{Intent, Registry};
+use super::{Intent, Registry, prune::must_be_known};
 
 /// Largest lease that is read; a real one has about a kilobyte.
 const LEASE_BYTES_MAX: u64 = 1 << 20;
@@ -34,7 +34,7 @@ impl Registry {
     /// Removes the one lease of `node` among the processes of an application, if nobody can read it.
     ///
     /// # Errors
-    /// `invalid-input` for what is no name of a node; `not-found`; `reference-held` for a lease that can be read, saying what
+    /// `invalid-input` for what is no name of a node; `capability-missing` where a node runs a celld that this was not made for; `not-found`; `reference-held` for a lease that can be read, saying what
     /// becomes of it; store errors.
     pub async fn drop_celld_lease(&self, name: &ApplicationName, node: &str) -> Result<(), Problem> {
         let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -42,6 +42,8 @@ impl Registry {
             let detail = "a lease is named by a node of celld: letters, digits, `-`, `_` and `.`";
             return Err(Problem::new(ProblemCode::InvalidInput, detail));
         }
+        // A later celld may write leases that only look damaged to this build.
+        must_be_known(&self.every_node().await?)?;
         let key = format!("{}/nodes/{node}.json", key::fleet(name));
         let lease = match self.engine().try_get(&key, LEASE_BYTES_MAX).await {
             Ok(None) => {

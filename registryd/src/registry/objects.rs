@@ -5,7 +5,7 @@ use bytes::Bytes;
 use scafo_core::{Problem, ProblemCode};
 use scafo_store::{ListRequest, Listing, Put, PutOptions};
 
-use super::{Engine, Intent, engine::Pursuit};
+use super::{Engine, Intent, Stored, engine::Pursuit, kind::Record};
 
 /// Keys of one batch of deletes: what S3 takes.
 const BATCH: usize = 1000;
@@ -59,6 +59,31 @@ impl Engine {
     /// `store-unavailable` while it is not known to be gone; `lease-lost`.
     pub async fn delete(&self, intent: &Intent, key: &str) -> Result<(), Problem> {
         persist!(self, intent, self.bucket().delete(key))
+    }
+
+    /// Removes a record, and none that takes its place: a delete without an answer is sent again only while `is_it` holds of
+    /// what stands there, because the first may have been carried out, and somebody may have made it anew.
+    ///
+    /// # Errors
+    /// As [`Engine::delete`]; `store-nonconforming` for a record that cannot be read.
+    pub async fn delete_record<T: Record>(
+        &self,
+        intent: &Intent,
+        key: &str,
+        is_it: impl Fn(&Stored<T>) -> bool + Send + Sync,
+    ) -> Result<(), Problem> {
+        let mut pursuit: Pursuit<'_> = self.pursuit(intent);
+        loop {
+            pursuit.authorised()?;
+            match self.bucket().delete(key).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
+                Err(error) => return Err(error.into()),
+            }
+            if !self.try_load(key).await?.is_some_and(|stands| is_it(&stands)) {
+                return Ok(());
+            }
+        }
     }
 
     /// Removes all these, in batches.

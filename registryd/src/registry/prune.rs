@@ -14,7 +14,7 @@ use scafo_store::Listed;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Cache, Intent, Read, Registry};
+use super::{Cache, Intent, Registry};
 
 /// Releases whose keyspaces this was written against, as `celld --version` spells them; the last one is the stand-in's.
 const VERIFIED: [&str; 3] = ["0.4.0", "0.6.0", "celld-workerd 0.6.0"];
@@ -155,9 +155,13 @@ impl Registry {
         }
     }
 
-    async fn every_node(&self) -> Result<Vec<NodeRecord>, Problem> {
+    /// Every node of the fleet.
+    ///
+    /// # Errors
+    /// `store-nonconforming` where one cannot be read; store errors.
+    pub(super) async fn every_node(&self) -> Result<Vec<NodeRecord>, Problem> {
         let mut nodes: Cache<NodeRecord> = Cache::default();
-        nodes.refresh(self.engine(), Read::Moved).await?;
+        nodes.refresh_patiently(self.engine()).await?;
         if let Some((key, problem)) = nodes.bad().next() {
             let detail = format!("`{key}` cannot be read, and what that node serves is not known: {}", problem.detail);
             return Err(Problem::new(ProblemCode::StoreNonconforming, detail));
@@ -221,7 +225,8 @@ impl Pruned {
     }
 }
 
-fn must_be_known(nodes: &[NodeRecord]) -> Result<(), Problem> {
+/// Refuses a fleet in which a celld runs that was not looked at.
+pub(super) fn must_be_known(nodes: &[NodeRecord]) -> Result<(), Problem> {
     let stranger = nodes.iter().find_map(|node| {
         let version = node.celld_version.as_deref()?;
         let bare = version.strip_prefix("celld ").unwrap_or(version);

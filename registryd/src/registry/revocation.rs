@@ -14,7 +14,7 @@ use scafo_core::{
 };
 use serde_json::Value;
 
-use super::{Cache, Granter, Intent, NewOperator, Read, Registration, Registry};
+use super::{Cache, Granter, Intent, NewOperator, Registration, Registry};
 
 impl Registry {
     /// Registers an operator key on behalf of `granter`. Safe to repeat, so that an interrupted rotation can go on.
@@ -56,12 +56,15 @@ impl Registry {
             })
             .await
             .map_err(|problem| absent(problem, id))?;
-        let others = self.all_operators().await?;
-        match stays(&marked.stored.record, &others) {
+        let allowed = match self.all_operators().await {
+            Ok(others) => stays(&marked.stored.record, &others),
+            Err(problem) => Err(problem),
+        };
+        match allowed {
             Ok(()) => self.engine().delete(&Intent::new(), &key).await,
-            Err(held) => {
+            Err(refused) => {
                 self.unmark(&key, &mine).await?;
-                Err(held)
+                Err(refused)
             }
         }
     }
@@ -85,7 +88,7 @@ impl Registry {
 
     async fn all_operators(&self) -> Result<Vec<OperatorRecord>, Problem> {
         let mut cache: Cache<OperatorRecord> = Cache::default();
-        cache.refresh(self.engine(), Read::Moved).await?;
+        cache.refresh_patiently(self.engine()).await?;
         let mut operators: Vec<_> = cache.iter().map(|stored| stored.record.clone()).collect();
         operators.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(operators)
@@ -128,7 +131,7 @@ fn absent(problem: Problem, id: &OperatorId) -> Problem {
 #[cfg(test)]
 mod tests {
     use scafo_core::scope::ApplicationScope;
-    use scafo_store::{Bucket as _, Fault};
+    use scafo_store::{Bucket as _, Fault, Operation};
 
     use super::*;
     use crate::registry::testing::{World, key_of};
@@ -229,6 +232,18 @@ mod tests {
             );
             assert!(admins(&world).await >= 1, "seed {seed}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_revocation_that_cannot_see_the_other_keys_leaves_no_mark() {
+        let world = World::new();
+        let admin = add(&world, "a", 1, Role::Admin).await;
+        add(&world, "b", 2, Role::Admin).await;
+        let listed = |operation: Operation<'_>| matches!(operation, Operation::List(_)).then_some(Fault::LoseRequest);
+        world.memory.plan(listed);
+        let refused = world.registry.revoke_operator(&admin, &id("b")).await.unwrap_err();
+        assert_eq!(refused.code, ProblemCode::StoreUnavailable);
+        assert_eq!(world.registry.operator(&id("b")).await.unwrap().unwrap().record.revoking, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ use super::keys::{KeyHolder, Unknown, resolve};
 use super::{Chunks, answer, chunks, json, log, parsed, ready, state};
 use crate::daemon::{Core, Phase};
 use crate::deploy::driver::publish;
-use crate::deploy::intake::{self, Accept};
+use crate::deploy::intake::{self, Accept, Prepared};
 use crate::deploy::publication::Project;
 use crate::node::wake::{Look, seen};
 
@@ -86,20 +86,25 @@ impl Registry for RegistryService {
             let core = self.called().await?;
             let name: ApplicationName = application.parse()?;
             let metadata: Metadata = parsed("deploy metadata", &metadata)?;
-            let created = intake::prepare(&core, &name, &metadata).await?;
-            Ok(PrepareDeployResponse { created })
+            let Prepared { created, application_since } = intake::prepare(&core, &name, &metadata).await?;
+            Ok(PrepareDeployResponse { created, application_since: application_since.to_string() })
         })
         .await
     }
 
     async fn accept_deploy(&self, request: Request<AcceptDeployRequest>) -> Result<Response<DeployReply>, Status> {
-        let AcceptDeployRequest { id, by, source, oidc, sha256, bytes } = request.into_inner();
+        let AcceptDeployRequest { id, by, source, oidc, sha256, bytes, application_since } = request.into_inner();
         answer("AcceptDeploy", async {
             let core = self.called().await?;
             let id = id.parse()?;
             let source = given(&source).map(|source| parsed("a source", source)).transpose()?;
             let oidc = given(&oidc).map(|claims| parsed("OIDC claims", claims)).transpose()?;
-            intake::accept(&core, Accept { id, by, source, oidc, sha256, bytes }).await.map(|record| reply(&record))
+            let application_since = match application_since.as_str() {
+                "" => None,
+                since => Some(since.parse().map_err(|_| Problem::new(ProblemCode::InvalidInput, "no such moment"))?),
+            };
+            let accept = Accept { id, by, source, oidc, sha256, bytes, application_since };
+            intake::accept(&core, accept).await.map(|record| reply(&record))
         })
         .await
     }

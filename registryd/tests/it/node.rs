@@ -179,6 +179,7 @@ impl Node {
             oidc: Bytes::new(),
             sha256: sha256.into(),
             bytes: 10,
+            application_since: String::new(),
         };
         status(self.client.clone().accept_deploy(request).await)
     }

@@ -12,7 +12,7 @@ use scafo_core::{
     domain::Host,
     record::{DeployState, Fence, PlacementRecord, Rest, V1},
 };
-use scafo_store::{Fault, MemoryBucket};
+use scafo_store::{Fault, MemoryBucket, Operation};
 use tokio_util::sync::CancellationToken;
 
 use crate::registry::{
@@ -129,6 +129,31 @@ async fn everything_of_the_application_goes_and_nothing_of_its_neighbour() {
     assert_eq!(before, after);
     let again = delete(&world.registry, true, &Fleet::default()).await.unwrap_err();
     assert_eq!(again.code, ProblemCode::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_application_made_anew_while_the_last_delete_had_no_answer_stays() {
+    let world = furnished().await;
+    let other = world.sibling();
+    let mut lost = false;
+    world.memory.plan(move |operation| match operation {
+        Operation::Delete("_scafo/applications/shop.json") if !std::mem::replace(&mut lost, true) => {
+            Some(Fault::LoseAnswer)
+        }
+        Operation::Delete(_) | Operation::Get(_) | Operation::Put(..) | Operation::List(_) => None,
+    });
+    let anew = async {
+        while other.registry.application(&shop()).await.unwrap().is_some() {
+            other.registry.clock().sleep(Duration::from_millis(1)).await;
+        }
+        other.registry.create_application(&shop()).await.unwrap()
+    };
+    let fleet = Fleet::default();
+    let (deleted, anew) = tokio::join!(delete(&world.registry, true, &fleet), anew);
+    deleted.unwrap();
+    assert!(anew.written);
+    let stands = other.registry.application(&shop()).await.unwrap().expect("the new one");
+    assert_eq!(stands.record, anew.stored.record);
 }
 
 #[tokio::test(start_paused = true)]
