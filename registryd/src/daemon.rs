@@ -31,16 +31,16 @@ use crate::deploy::driver::Deploys;
 use crate::figures::{Counted, Figures};
 use crate::node::disk::Disk;
 use crate::node::parting::Parting;
-use crate::node::pass::Pass;
 use crate::node::wake::Wake;
 use crate::node::world::World;
+use crate::parts::{Means, Processes};
 use crate::registry::{Clock, Mono, Registry};
 use crate::service::{
     AdminService, AdministrationService, Door, Operations, RegistryService, StorageService, UnderWay,
 };
 use crate::supervisor::Supervisor;
-use crate::tls::{LockKeeper, Locks};
-use crate::{coordinator, deploy, node};
+use crate::tls::Locks;
+use crate::{coordinator, node, parts};
 
 /// Bounds of the pause between two tries to register: quick when bucketd is only starting beside us, patient when a bucket is
 /// down for hours.
@@ -231,28 +231,13 @@ async fn start_and_work(
         Ok(registered) => registered,
         Err(fatal) => return fatal,
     };
-    let (wake, asked) = Wake::new();
-    let (deploys, projects) = Deploys::new(settings.deploy_queue);
-    let (keeper, locks) = LockKeeper::new(&registry, settings.node.id.clone());
-    let core = Arc::new(Core {
+    let means = Means {
         supervisor: Supervisor::new(&settings.supervisor_socket),
-        wake,
-        worlds: watch::Sender::new(Arc::new(World::unseen())),
-        snapshots: watch::Sender::new(None),
-        lease: watch::Sender::new(LeaseView::default()),
-        claim: watch::Sender::new(Fence::default()),
-        unplaced: watch::Sender::new(None),
-        deploys,
-        locks,
         disk: Disk::File(settings.dir.join(STATE)),
         operations: Operations::resume(&settings.dir).await,
-        parting: Parting::new(),
         figures,
-        run: format!("{:016x}", rand::random::<u64>()),
-        started,
-        registry,
-        settings,
-    });
+    };
+    let (core, owned) = Core::assemble(settings, registry, started, means);
     let mut parts: JoinSet<Fatal> = JoinSet::new();
     let (reports, statuses) = watch::channel(None);
     let (desired, wanted) = watch::channel(None);
@@ -261,20 +246,11 @@ async fn start_and_work(
         supervisor.watch(reports).await;
         Fatal::Ended("the watch on the processes")
     });
-    let Registered { own, in_force } = registered;
-    let installation = in_force.kept().installation.clone();
-    parts.spawn(Pass::new(Arc::clone(&core), own, in_force, asked, statuses, desired).run());
+    let installation = registered.in_force.kept().installation.clone();
     parts.spawn(node::apply::apply(Arc::clone(&core), installation, wanted));
+    parts::spawn(&mut parts, &core, registered, owned, Processes { statuses, desired });
     let mut election = JoinSet::new();
     election.spawn(coordinator::driver::elect(Arc::clone(&core), stop.clone()));
-    parts.spawn(coordinator::places::place(Arc::clone(&core)));
-    parts.spawn(coordinator::reaper::reap(Arc::clone(&core)));
-    parts.spawn(deploy::driver::work(Arc::clone(&core), projects));
-    parts.spawn(deploy::driver::forget(Arc::clone(&core)));
-    parts.spawn(async move {
-        keeper.run().await;
-        Fatal::Ended("the keeper of certificate locks")
-    });
     phases.send_replace(Phase::Ready(Arc::clone(&core)));
     reporter.set_service_status("", ServingStatus::Serving).await;
     tracing::info!(node = %core.settings.node.id, "registered");
@@ -396,27 +372,10 @@ pub(crate) mod testing {
         disk: Disk,
         supervisor: Supervisor,
     ) -> (Arc<Core>, watch::Receiver<Asked>) {
-        let (wake, asked) = Wake::new();
-        let core = Core {
-            supervisor,
-            wake,
-            worlds: watch::Sender::new(Arc::new(World::unseen())),
-            snapshots: watch::Sender::new(None),
-            lease: watch::Sender::new(LeaseView::default()),
-            claim: watch::Sender::new(Fence::default()),
-            unplaced: watch::Sender::new(None),
-            deploys: Deploys::new(settings.deploy_queue).0,
-            locks: LockKeeper::new(&registry, settings.node.id.clone()).1,
-            disk,
-            operations: Operations::in_memory(),
-            parting: Parting::new(),
-            figures: Figures::default(),
-            run: "run".into(),
-            started: registry.clock().wall(),
-            registry,
-            settings,
-        };
-        (Arc::new(core), asked)
+        let started = registry.clock().wall();
+        let means = Means { supervisor, disk, operations: Operations::in_memory(), figures: Figures::default() };
+        let (core, owned) = Core::assemble(settings, registry, started, means);
+        (core, owned.asked)
     }
 
     /// Makes these what the last look showed. Nodes are given with whether they live.

@@ -16,6 +16,7 @@ pub mod measure;
 #[cfg(test)]
 mod model;
 mod node;
+mod parts;
 pub mod registry;
 mod service;
 mod supervisor;

@@ -1,5 +1,7 @@
 //! What the benchmarks need of the insides. No interface: nothing else uses it, and it changes with what it measures.
 
+pub mod idle;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use scafo_core::record::{ApplicationRecord, Fence, NodeRecord, PlacementRecord};
 use scafo_core::{ApplicationName, NodeId, Timestamp};
 use sha2::{Digest as _, Sha256};
 
-use crate::coordinator::places::{Shrinking, Terms, plan};
+use crate::coordinator::places::{Past, Terms, plan};
 use crate::node::world::{NodeView, Shown, World};
 use crate::registry::Mono;
 
@@ -16,6 +18,7 @@ use crate::registry::Mono;
 #[derive(Debug)]
 pub struct Placing {
     world: World,
+    past: Past,
 }
 
 impl Placing {
@@ -26,14 +29,14 @@ impl Placing {
         let view = |record: NodeRecord| (record.id.clone(), NodeView { record: Arc::new(record), live: true });
         let nodes = Arc::new(nodes.into_iter().map(view).collect());
         let shown = Shown { applications: Arc::new(applications), ..Shown::default() };
-        Self { world: World { content: 1, shown, nodes, ..World::unseen() } }
+        Self { world: World { content: 1, shown, nodes, ..World::unseen() }, past: Past::default() }
     }
 
     /// One pass over everything. Answers the placements that it would write, which then stand.
     pub fn pass(&mut self, fence: u64) -> usize {
         let wall = Timestamp::from_millis(0);
         let terms = Terms { now: Mono::at(Duration::ZERO), wall, hold: Duration::from_secs(35), fence: Fence(fence) };
-        let (planned, _, _) = plan(&self.world, &terms, &mut Shrinking::new());
+        let (planned, _, _) = plan(&self.world, &terms, &mut self.past);
         let placements = Arc::make_mut(&mut self.world.shown.placements);
         let count = planned.len();
         for planned in planned {
@@ -49,12 +52,12 @@ impl Placing {
         }
     }
 
-    /// The same decision without an index: for each application every node's processes are gone through. Answers how many
-    /// nodes were chosen.
+    /// The same decision without an index, for the first `applications` of them: for each one every node's processes are gone
+    /// through. Answers how many nodes were chosen.
     #[must_use]
-    pub fn naive(&self) -> usize {
-        let world = &self.world;
-        world.shown.applications.values().map(|application| naive_choice(application, &world.nodes).len()).sum()
+    pub fn naive(&self, applications: usize) -> usize {
+        let some = self.world.shown.applications.values().take(applications);
+        some.map(|application| naive_choice(application, &self.world.nodes).len()).sum()
     }
 
     /// The placements that stand.

@@ -231,10 +231,25 @@ pub struct Listing {
     pub date: Option<Timestamp>,
 }
 
-async fn all_pages<B: Bucket + ?Sized>(bucket: &B, first: ListRequest<'_>) -> Result<Listing, Error> {
-    let mut all = Listing::default();
-    let mut token: Option<PageToken> = None;
-    loop {
+/// A listing that grows by one page at a time, for who would rather have it slowly than cause many requests at once.
+#[derive(Debug, Default)]
+pub struct Pages {
+    all: Listing,
+    token: Option<PageToken>,
+}
+
+impl Pages {
+    /// Takes one page more. Answers the whole listing with its last page, and the next call begins a new one; so it does after a
+    /// failure. What is written meanwhile may be in it or not, as with any listing of several pages.
+    ///
+    /// # Errors
+    /// As [`Bucket::list`].
+    pub async fn next<B: Bucket + ?Sized>(
+        &mut self,
+        bucket: &B,
+        first: ListRequest<'_>,
+    ) -> Result<Option<Listing>, Error> {
+        let Self { mut all, token } = std::mem::take(self);
         let page = bucket.list_page(ListRequest { token: token.as_ref(), ..first }).await?;
         if page.next.is_some() && page.next == token {
             return Err(Error::nonconforming(
@@ -253,9 +268,19 @@ async fn all_pages<B: Bucket + ?Sized>(bucket: &B, first: ListRequest<'_>) -> Re
                 limit: LIST_KEYS_MAX as u64,
             });
         }
-        match page.next {
-            Some(next) => token = Some(next),
-            None => return Ok(all),
+        if page.next.is_none() {
+            return Ok(Some(all));
+        }
+        *self = Self { all, token: page.next };
+        Ok(None)
+    }
+}
+
+async fn all_pages<B: Bucket + ?Sized>(bucket: &B, first: ListRequest<'_>) -> Result<Listing, Error> {
+    let mut pages = Pages::default();
+    loop {
+        if let Some(all) = pages.next(bucket, first).await? {
+            return Ok(all);
         }
     }
 }

@@ -3,8 +3,10 @@
 //! Only the holder of the lease writes placements, each under its fence and after a look at its own clock. Nothing here is
 //! trusted by the nodes that read it: see `node::in_force` for what they refuse.
 
+mod candidates;
 pub(crate) mod driver;
 mod fences;
+mod ideals;
 pub(crate) mod lease;
 pub(crate) mod placement;
 pub(crate) mod places;

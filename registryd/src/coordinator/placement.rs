@@ -41,7 +41,7 @@ pub(crate) enum Serves {
 }
 
 impl Candidate {
-    fn placeable(&self) -> bool {
+    pub(super) fn placeable(&self) -> bool {
         self.live && !self.leaving
     }
 
@@ -63,40 +63,58 @@ pub(crate) struct Wish<'a> {
 /// Where it would be if nothing were placed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ideal {
-    /// Best first.
+    /// Sorted.
     pub(crate) nodes: Vec<NodeId>,
     pub(crate) wanted: u32,
     /// Why there are fewer than wanted.
     pub(crate) reason: Option<UnplacedReason>,
 }
 
-/// The best nodes for a wish. At least one is wanted even of "all" of none.
+impl Ideal {
+    fn has(&self, node: &NodeId) -> bool {
+        self.nodes.binary_search(node).is_ok()
+    }
+}
+
+/// The best nodes for a wish. At least one is wanted even of "all" of none. What the nodes serve decides nothing here.
 pub(crate) fn ideal(wish: &Wish<'_>, nodes: &[Candidate]) -> Ideal {
     let placeable = nodes.iter().filter(|node| node.placeable()).count();
     let eligible = nodes.iter().filter(|node| node.placeable() && node.matches(wish.selector));
-    let mut scored: Vec<(u64, &NodeId)> = eligible.map(|node| (score(wish.application, &node.id), &node.id)).collect();
-    // Equal scores do not happen in practice; the id makes the order total all the same.
-    scored.sort_by(|a, b| b.cmp(a));
-    #[cfg(test)]
-    if is_broken(Rule::ScoresAreIndependent) {
-        scored.sort_by_key(|(_, id)| *id);
-        let turn = wish.application.as_str().len() % scored.len().max(1);
-        scored.rotate_left(turn);
-    }
-    let eligible = u32::try_from(scored.len()).unwrap_or(u32::MAX);
+    let mut chosen: Vec<&NodeId> = eligible.map(|node| &node.id).collect();
+    let eligible = chosen.len();
+    let count = u32::try_from(eligible).unwrap_or(u32::MAX);
     let wanted = match wish.replicas {
         Replicas::Count(count) => count.get(),
-        Replicas::All => eligible.max(1),
+        Replicas::All => count.max(1),
     };
-    let reason = match (eligible < wanted, placeable) {
+    let reason = match (count < wanted, placeable) {
         (false, _) => None,
         (true, 0) => Some(UnplacedReason::NoLiveNode),
-        (true, _) if scored.len() < placeable => Some(UnplacedReason::Selector),
+        (true, _) if eligible < placeable => Some(UnplacedReason::Selector),
         (true, _) => Some(UnplacedReason::Capacity),
     };
     let take = usize::try_from(wanted).unwrap_or(usize::MAX);
-    let nodes = scored.into_iter().take(take).map(|(_, id)| id.clone()).collect();
-    Ideal { nodes, wanted, reason }
+    // Where all of them are taken no score is needed, and scores are what a pass over many applications costs.
+    if take < eligible {
+        chosen = best(wish.application, &chosen, take);
+    }
+    chosen.sort_unstable();
+    Ideal { nodes: chosen.into_iter().cloned().collect(), wanted, reason }
+}
+
+/// Those with the highest scores, `take` of them, which is less than there are.
+fn best<'a>(application: &ApplicationName, nodes: &[&'a NodeId], take: usize) -> Vec<&'a NodeId> {
+    let mut scored: Vec<(u64, &NodeId)> = nodes.iter().map(|id| (score(application, id), *id)).collect();
+    // Equal scores do not happen in practice; the id makes the order total all the same.
+    scored.select_nth_unstable_by(take, |a, b| b.cmp(a));
+    #[cfg(test)]
+    if is_broken(Rule::ScoresAreIndependent) {
+        scored.sort_by_key(|(_, id)| *id);
+        let turn = application.as_str().len() % scored.len();
+        scored.rotate_left(turn);
+    }
+    scored.truncate(take);
+    scored.into_iter().map(|(_, id)| id).collect()
 }
 
 fn score(application: &ApplicationName, node: &NodeId) -> u64 {
@@ -120,32 +138,33 @@ pub(crate) struct Outlook {
     pub(crate) may_shrink: bool,
 }
 
-/// What comes after `current`. `held`: [`Outlook::may_shrink`] has been true for the whole hold.
-pub(crate) fn next(wish: &Wish<'_>, current: &[NodeId], nodes: &[Candidate], held: bool) -> Outlook {
-    let ideal = ideal(wish, nodes);
-    let by_id: BTreeMap<&NodeId, &Candidate> = nodes.iter().map(|node| (&node.id, node)).collect();
-    let mut next: Vec<NodeId> = ideal.nodes.clone();
-    let mut surplus: Vec<&Candidate> = Vec::new();
-    for id in current.iter().filter(|id| !ideal.nodes.contains(id)) {
-        match by_id.get(id) {
-            // Gone or silent: nothing there is waited for.
-            None => {}
-            Some(node) if !node.live => {}
-            Some(node) if node.leaving && node.serves == Serves::Nothing => {}
-            // Before anything was published there is nothing to lose.
-            Some(node) if !wish.published && node.serves == Serves::Nothing => {}
-            Some(node) => surplus.push(node),
-        }
-    }
-    // The weakest goes first; the order must not depend on that of the record.
-    surplus.sort_by_key(|node| (node.leaving, score(wish.application, &node.id), node.id.clone()));
-    let leaves_now = leaver(wish, current, nodes, &ideal, &surplus);
+/// What comes after `current` on the way to `ideal`. `held`: [`Outlook::may_shrink`] has been true for the whole hold.
+pub(crate) fn next(wish: &Wish<'_>, ideal: &Ideal, current: &[NodeId], nodes: &[Candidate], held: bool) -> Outlook {
+    let surplus = surplus(wish, ideal, current, nodes);
+    let leaves_now = leaver(wish, current, nodes, ideal, &surplus);
     let may_shrink = leaves_now.is_some();
-    let gone = leaves_now.filter(|_| held || !wish.published || hopeless(wish, &ideal, &surplus));
+    let gone = leaves_now.filter(|_| held || !wish.published || hopeless(wish, ideal, &surplus));
+    let mut next: Vec<NodeId> = ideal.nodes.clone();
     next.extend(surplus.iter().filter(|node| Some(&node.id) != gone).map(|node| node.id.clone()));
     next.sort();
     next.dedup();
     Outlook { nodes: next, wanted: ideal.wanted, reason: ideal.reason, may_shrink }
+}
+
+/// Where it is beyond the ideal and has something to lose: who may go first comes first.
+fn surplus<'a>(wish: &Wish<'_>, ideal: &Ideal, current: &[NodeId], nodes: &'a [Candidate]) -> Vec<&'a Candidate> {
+    let beyond = current.iter().filter(|id| !ideal.has(id));
+    let known = beyond.filter_map(|id| nodes.iter().find(|node| node.id == *id));
+    let mut surplus: Vec<&Candidate> = known
+        // Silent: nothing there is waited for.
+        .filter(|node| node.live)
+        .filter(|node| !(node.leaving && node.serves == Serves::Nothing))
+        // Before anything was published there is nothing to lose.
+        .filter(|node| wish.published || node.serves != Serves::Nothing)
+        .collect();
+    // The weakest goes first; the order must not depend on that of the record.
+    surplus.sort_by_key(|node| (node.leaving, score(wish.application, &node.id), node.id.clone()));
+    surplus
 }
 
 /// The surplus node that may go as far as the others are concerned.
@@ -156,11 +175,11 @@ fn leaver<'a>(
     ideal: &Ideal,
     surplus: &[&'a Candidate],
 ) -> Option<&'a NodeId> {
+    // A leaving node stays in the placement until its process is gone; that it does by itself.
+    let first = surplus.iter().find(|node| !node.leaving)?;
     if nodes.iter().any(|node| ends(node, current, ideal)) {
         return None;
     }
-    // A leaving node stays in the placement until its process is gone; that it does by itself.
-    let first = surplus.iter().find(|node| !node.leaving)?;
     let spare = !wish.published || hopeless(wish, ideal, surplus) || others_serve(ideal, current, nodes, &first.id);
     spare.then_some(&first.id)
 }
@@ -168,8 +187,8 @@ fn leaver<'a>(
 /// Whether a node ends its process of the application: it goes, or is placed there no longer. Nobody follows it before it has:
 /// nodes of one application leave one at a time.
 fn ends(node: &Candidate, current: &[NodeId], ideal: &Ideal) -> bool {
-    let placed = current.contains(&node.id) || ideal.nodes.contains(&node.id);
-    node.live && node.serves != Serves::Nothing && (node.out || !placed)
+    let placed = || current.contains(&node.id) || ideal.has(&node.id);
+    node.live && node.serves != Serves::Nothing && (node.out || !placed())
 }
 
 /// Whether as many others as there can be serve what was published, at least one.
@@ -222,6 +241,10 @@ mod tests {
             out: false,
             serves: Serves::Nothing,
         }
+    }
+
+    fn next(wish: &Wish<'_>, current: &[NodeId], nodes: &[Candidate], held: bool) -> Outlook {
+        super::next(wish, &ideal(wish, nodes), current, nodes, held)
     }
 
     fn labelled(text: &str, region: &str) -> Candidate {

@@ -1,20 +1,22 @@
 //! Writes placements while this node coordinates: at once when the fleet differs from before, and when a hold has passed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
-use scafo_core::record::{Adoption, ApplicationRecord, Fence, PlacementRecord, ProcessState, Rest, Serving, V1};
+use scafo_core::record::{ApplicationRecord, Fence, PlacementRecord, Rest, V1};
 use scafo_core::view::Unplaced;
 use scafo_core::{ApplicationName, NodeId, Timestamp};
 use tokio::time::timeout;
 
-use super::placement::{Candidate, Outlook, Serves, Wish, dispensable, next};
+use super::candidates::Candidates;
+use super::ideals::Ideals;
+use super::placement::{Outlook, Wish, dispensable, next};
 use super::{Holder, Lead};
 use crate::daemon::{Core, Fatal};
 use crate::node::wake::{Look, seen};
-use crate::node::world::{NodeView, World};
+use crate::node::world::World;
 use crate::registry::{Intent, Mono};
 
 /// Placements written at once, so that one slow key holds up seven others at most for its time.
@@ -24,8 +26,13 @@ const WRITE: Duration = Duration::from_secs(10);
 /// When a round is repeated of which a write failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Since when each application could do without one of its nodes.
-pub(crate) type Shrinking = BTreeMap<ApplicationName, Mono>;
+/// What one pass of a coordinator leaves to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Past {
+    /// Since when each application could do without one of its nodes.
+    shrinking: BTreeMap<ApplicationName, Mono>,
+    ideals: Ideals,
+}
 
 /// One placement to write.
 pub(crate) struct Planned {
@@ -38,7 +45,7 @@ pub(crate) struct Planned {
 pub(crate) async fn place(core: Arc<Core>) -> Fatal {
     let mut worlds = core.worlds.subscribe();
     let mut leases = core.lease.subscribe();
-    let mut shrinking = Shrinking::new();
+    let mut past = Past::default();
     let mut done = None;
     let mut again: Option<Mono> = None;
     loop {
@@ -47,7 +54,7 @@ pub(crate) async fn place(core: Arc<Core>) -> Fatal {
         let now = core.mono();
         match lead.filter(|lead| now < lead.lapses && world.is_seen()) {
             None => {
-                shrinking.clear();
+                past = Past::default();
                 done = None;
                 // Whatever was to be repeated is the next coordinator's; waiting for a moment that has passed would spin.
                 again = None;
@@ -55,7 +62,7 @@ pub(crate) async fn place(core: Arc<Core>) -> Fatal {
             }
             Some(lead) if done != Some((world.content, lead.fence)) || again.is_some_and(|again| again <= now) => {
                 done = Some((world.content, lead.fence));
-                again = round(&core, &world, &lead, &mut shrinking).await;
+                again = round(&core, &world, &lead, &mut past).await;
                 continue;
             }
             Some(_) => {}
@@ -71,11 +78,11 @@ pub(crate) async fn place(core: Arc<Core>) -> Fatal {
 }
 
 /// Decides on every application and writes what differs. Answers when to decide again although nothing moved.
-async fn round(core: &Core, world: &World, lead: &Lead, shrinking: &mut Shrinking) -> Option<Mono> {
+async fn round(core: &Core, world: &World, lead: &Lead, past: &mut Past) -> Option<Mono> {
     let clock = core.registry.clock();
     let hold = core.settings.ingress_hold.get();
     let terms = Terms { now: clock.mono(), wall: clock.wall(), hold, fence: lead.fence };
-    let (planned, unplaced, hold_ends) = plan(world, &terms, shrinking);
+    let (planned, unplaced, hold_ends) = plan(world, &terms, past);
     core.unplaced.send_if_modified(|before| {
         let moved = before.as_ref() != Some(&unplaced);
         *before = Some(unplaced.clone());
@@ -107,27 +114,25 @@ pub(crate) struct Terms {
     pub(crate) fence: Fence,
 }
 
-/// Every placement that is to differ, what cannot be placed, and when a hold ends. Pure.
-pub(crate) fn plan(
-    world: &World,
-    terms: &Terms,
-    shrinking: &mut Shrinking,
-) -> (Vec<Planned>, Vec<Unplaced>, Option<Mono>) {
+/// Every placement that is to differ, what cannot be placed, and when a hold ends. Pure: the past decides nothing but the
+/// holds.
+pub(crate) fn plan(world: &World, terms: &Terms, past: &mut Past) -> (Vec<Planned>, Vec<Unplaced>, Option<Mono>) {
     let Terms { now, wall, hold, fence } = *terms;
-    let index = index(world);
+    let mut nodes = Candidates::new(world);
+    past.ideals.begin(nodes.all());
     let mut planned = Vec::new();
     let mut unplaced = Vec::new();
-    let mut kept = Shrinking::new();
+    let mut kept = BTreeMap::new();
     for (name, application) in world.shown.applications.iter() {
         if !application.may_serve() || world.shown.unreadable.contains(name) {
             continue;
         }
-        let nodes = candidates(world, &index, name, application);
         let there = world.shown.placements.get(name);
         let current: &[NodeId] = there.map_or(&[], |placement| &placement.nodes);
-        let since = shrinking.get(name).copied();
+        let since = past.shrinking.get(name).copied();
         let held = since.is_some_and(|since| now.since(since) >= hold);
-        let outlook = next(&wish(name, application), current, &nodes, held);
+        let (wish, nodes) = (wish(name, application), nodes.of(application));
+        let outlook = next(&wish, past.ideals.of(&wish, nodes), current, nodes, held);
         if outlook.may_shrink {
             kept.insert(name.clone(), since.unwrap_or(now));
         }
@@ -151,7 +156,8 @@ pub(crate) fn plan(
         }
     }
     let hold_ends = kept.values().map(|since| since.after(hold)).filter(|ends| *ends > now).min();
-    *shrinking = kept;
+    past.shrinking = kept;
+    past.ideals.end();
     (planned, unplaced, hold_ends)
 }
 
@@ -171,61 +177,22 @@ fn wish<'a>(name: &'a ApplicationName, application: &'a ApplicationRecord) -> Wi
 /// Applications that run on `me` and that would be served by fewer others than there could be, if it ended now. A record that
 /// cannot be read leaves open what is needed, so its application counts.
 pub(crate) fn held_up_by(world: &World, me: &NodeId) -> Vec<ApplicationName> {
-    let index = index(world);
-    let Some(mine) = index.get(me) else { return Vec::new() };
-    let needed = |name: &&&ApplicationName| {
-        if world.shown.unreadable.contains(**name) {
+    let Some(mine) = world.nodes.get(me) else { return Vec::new() };
+    let mut nodes = Candidates::new(world);
+    let needed = |name: &&ApplicationName| {
+        if world.shown.unreadable.contains(*name) {
             return true;
         }
-        let Some(application) = world.shown.applications.get(**name).filter(|application| application.may_serve())
+        let Some(application) = world.shown.applications.get(*name).filter(|application| application.may_serve())
         else {
             return false;
         };
-        let placement = world.shown.placements.get(**name);
+        let placement = world.shown.placements.get(*name);
         let current = placement.map_or(&[][..], |placement| &placement.nodes);
-        let nodes = candidates(world, &index, name, application);
-        current.contains(me) && !dispensable(&wish(name, application), current, &nodes, me)
+        current.contains(me) && !dispensable(&wish(name, application), current, nodes.of(application), me)
     };
-    let mut names: Vec<ApplicationName> = mine.keys().filter(needed).map(|name| (*name).clone()).collect();
-    names.sort();
-    names
-}
-
-/// Each node's processes by application, so that a round is linear in nodes × applications.
-type Index<'a> = BTreeMap<&'a NodeId, HashMap<&'a ApplicationName, &'a Serving>>;
-
-fn index(world: &World) -> Index<'_> {
-    let nodes = world.nodes.iter();
-    nodes.map(|(id, node)| (id, node.record.serving.iter().map(|it| (&it.application, it)).collect())).collect()
-}
-
-fn candidates(
-    world: &World,
-    index: &Index<'_>,
-    name: &ApplicationName,
-    application: &ApplicationRecord,
-) -> Vec<Candidate> {
-    let published = application.deployment.as_ref().map(|published| &published.deploy);
-    let serves = |id: &NodeId| match index.get(id).and_then(|node| node.get(name)) {
-        None => Serves::Nothing,
-        Some(serving)
-            if serving.state == ProcessState::Ready
-                && serving.adoption == Some(Adoption::Adopted)
-                && serving.deploy.as_ref() == published =>
-        {
-            Serves::Published
-        }
-        Some(_) => Serves::Something,
-    };
-    let candidate = |node: &NodeView| Candidate {
-        id: node.record.id.clone(),
-        labels: node.record.labels.clone(),
-        live: node.live,
-        leaving: node.record.leaving || node.record.draining,
-        out: node.record.draining,
-        serves: serves(&node.record.id),
-    };
-    world.nodes.values().map(candidate).collect()
+    let running: BTreeSet<&ApplicationName> = mine.record.serving.iter().map(|serving| &serving.application).collect();
+    running.into_iter().filter(needed).cloned().collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -288,7 +255,7 @@ mod tests {
         show(&core, &[shop, picky], &[], &[("a", true), ("b", false)]);
         let lead = lead(&core, 3, Duration::from_secs(15));
         let world = core.worlds.borrow().clone();
-        round(&core, &world, &lead, &mut Shrinking::new()).await;
+        round(&core, &world, &lead, &mut Past::default()).await;
         let shop = placed(&core, "shop").await.unwrap();
         assert_eq!((shop.nodes, shop.fence), (vec!["a".parse().unwrap()], Fence(3)));
         assert!(placed(&core, "picky").await.unwrap().nodes.is_empty());
@@ -305,7 +272,7 @@ mod tests {
         let lead = lead(&core, 3, Duration::from_secs(15));
         tokio::time::advance(Duration::from_secs(15)).await;
         let world = core.worlds.borrow().clone();
-        let again = round(&core, &world, &lead, &mut Shrinking::new()).await;
+        let again = round(&core, &world, &lead, &mut Past::default()).await;
         assert!(placed(&core, "shop").await.is_none() && again.is_some());
     }
 
@@ -315,16 +282,16 @@ mod tests {
         let shop = application(&core, "shop").await;
         show(&core, std::slice::from_ref(&shop), &[], &[("a", true)]);
         let world = core.worlds.borrow().clone();
-        round(&core, &world, &lead(&core, 3, Duration::from_secs(15)), &mut Shrinking::new()).await;
+        round(&core, &world, &lead(&core, 3, Duration::from_secs(15)), &mut Past::default()).await;
         let late = placed(&core, "shop").await.unwrap();
         show(&core, &[shop], std::slice::from_ref(&late), &[("a", true)]);
         let lead = lead(&core, 7, Duration::from_secs(15));
         let mut world = (**core.worlds.borrow()).clone();
         // An unchanged body stays as it is, whoever wrote it.
-        round(&core, &world, &lead, &mut Shrinking::new()).await;
+        round(&core, &world, &lead, &mut Past::default()).await;
         assert_eq!(placed(&core, "shop").await.unwrap().fence, Fence(3));
         world.held_back = Arc::new([late.application.clone()].into());
-        round(&core, &world, &lead, &mut Shrinking::new()).await;
+        round(&core, &world, &lead, &mut Past::default()).await;
         assert_eq!(placed(&core, "shop").await.unwrap().fence, Fence(7));
     }
 }

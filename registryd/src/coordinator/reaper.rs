@@ -7,33 +7,40 @@ use std::time::Duration;
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
 use scafo_core::view::RecordFault;
 use scafo_core::{ApplicationName, Problem, key};
+use scafo_store::{ListRequest, Pages};
 
 use super::{Lead, retention};
 use crate::daemon::{Core, Fatal};
 use crate::deploy::judge::{abandoned, expired};
-use crate::registry::{Cache, Intent, Read};
+use crate::registry::{Cache, Intent, Kind, Read};
 
-/// Time between two sweeps: two listings a minute.
+/// Time between two sweeps. Each takes one page of each of two listings, whatever the fleet holds: of 10,000 claims a round takes
+/// ten minutes, and nobody waits for what is swept up.
 const SWEEP: Duration = Duration::from_mins(1);
 /// Time between two looks at what is kept for days. They list much more, and a quarter of an hour more is nothing to a day.
 const RETENTION: Duration = Duration::from_mins(15);
+/// Such a look comes less often where it takes more pages than two: for each of them this long.
+const RETENTION_PAGE: Duration = Duration::from_mins(6);
 
 /// Sweeps until the daemon ends.
 pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
-    let mut deploys: Cache<DeployRecord> = Cache::default();
-    let mut claims: Cache<DomainClaim> = Cache::default();
+    let mut deploys: Round<DeployRecord> = Round::default();
+    let mut claims: Round<DomainClaim> = Round::default();
     // Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
-    let mut next_retention = core.mono().after(jittered(&core));
+    let mut next_retention = core.mono().after(jittered(&core, RETENTION));
     loop {
         core.registry.clock().sleep(SWEEP).await;
-        let Some(lead) = leads(&core) else { continue };
+        let Some(lead) = leads(&core) else {
+            (deploys.pages, claims.pages) = (Pages::default(), Pages::default());
+            continue;
+        };
         if let Err(problem) = sweep(&core, &lead, &mut deploys).await {
             tracing::warn!(?problem, "a sweep did not go through; the next one goes on");
         }
         if let Err(problem) = orphans(&core, &lead, &mut claims).await {
             tracing::warn!(?problem, "a sweep of orphans did not go through; the next one goes on");
         }
-        let bad = deploys.bad().chain(claims.bad());
+        let bad = deploys.cache.bad().chain(claims.cache.bad());
         let bad = bad.map(|(key, problem)| RecordFault { key: key.to_owned(), error: problem.detail }).collect();
         core.lease.send_if_modified(|view| {
             let news = view.swept != bad;
@@ -43,12 +50,37 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
         if next_retention > core.mono() {
             continue;
         }
-        next_retention = core.mono().after(jittered(&core));
         let Some(lead) = leads(&core) else { continue };
         let world = core.worlds.borrow().clone();
-        if let Err(problem) = retention::sweep(&core, &lead, &world).await {
+        let pages = retention::sweep(&core, &lead, &world).await.unwrap_or_else(|problem| {
             tracing::warn!(?problem, "a sweep of what is old did not go through; the next one goes on");
-        }
+            1
+        });
+        next_retention = core.mono().after(jittered(&core, RETENTION.max(RETENTION_PAGE.saturating_mul(pages))));
+    }
+}
+
+/// The records of one kind, listed one page a sweep.
+struct Round<T> {
+    pages: Pages,
+    cache: Cache<T>,
+}
+
+impl<T: Kind> Default for Round<T> {
+    fn default() -> Self {
+        Self { pages: Pages::default(), cache: Cache::default() }
+    }
+}
+
+impl<T: Kind> Round<T> {
+    /// Takes a page. Answers the records when that was the last one of a listing.
+    async fn advance(&mut self, core: &Core) -> Result<Option<&Cache<T>>, Problem> {
+        let engine = core.registry.engine();
+        let Some(listing) = self.pages.next(&**engine.bucket(), ListRequest::of(T::PREFIX)).await? else {
+            return Ok(None);
+        };
+        self.cache.refresh_from(engine, listing, Read::Moved).await?;
+        Ok(Some(&self.cache))
     }
 }
 
@@ -57,19 +89,19 @@ fn leads(core: &Core) -> Option<Lead> {
     lead.filter(|lead| core.mono() < lead.lapses)
 }
 
-/// Up to a quarter less than [`RETENTION`].
-fn jittered(core: &Core) -> Duration {
-    RETENTION.mul_f64(1.0 - f64::from(core.registry.clock().random()) / f64::from(u32::MAX) / 4.0)
+/// Up to a quarter less.
+fn jittered(core: &Core, duration: Duration) -> Duration {
+    duration.mul_f64(1.0 - f64::from(core.registry.clock().random()) / f64::from(u32::MAX) / 4.0)
 }
 
 /// Removes what a deletion that met a claim or a pass half way has left. What this node's last look did not show is looked up
 /// before anything is removed.
-async fn orphans(core: &Core, lead: &Lead, claims: &mut Cache<DomainClaim>) -> Result<(), Problem> {
-    claims.refresh(core.registry.engine(), Read::Moved).await?;
+async fn orphans(core: &Core, lead: &Lead, claims: &mut Round<DomainClaim>) -> Result<(), Problem> {
+    let claims = claims.advance(core).await?;
     let world = core.worlds.borrow().clone();
     let known =
         |name: &ApplicationName| world.shown.applications.contains_key(name) || world.shown.unreadable.contains(name);
-    for claim in claims.iter().filter(|claim| !known(&claim.record.application)) {
+    for claim in claims.into_iter().flat_map(Cache::iter).filter(|claim| !known(&claim.record.application)) {
         if core.registry.remove_orphaned_claim(claim).await? {
             tracing::info!(host = %claim.record.host, "a claim without an application is removed");
         }
@@ -83,8 +115,8 @@ async fn orphans(core: &Core, lead: &Lead, claims: &mut Cache<DomainClaim>) -> R
     Ok(())
 }
 
-async fn sweep(core: &Core, lead: &Lead, deploys: &mut Cache<DeployRecord>) -> Result<(), Problem> {
-    deploys.refresh(core.registry.engine(), Read::Moved).await?;
+async fn sweep(core: &Core, lead: &Lead, deploys: &mut Round<DeployRecord>) -> Result<(), Problem> {
+    let Some(deploys) = deploys.advance(core).await? else { return Ok(()) };
     let now = core.registry.clock().wall();
     let window = core.settings.liveness.get();
     let world = core.worlds.borrow().clone();
@@ -137,10 +169,10 @@ mod tests {
         finish(&gone, &done, Ok(None)).await.unwrap();
         let lead =
             Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100_000), authority: CancellationToken::new() };
-        let mut cache = Cache::default();
+        let mut deploys = Round::default();
         show(&core, &[], &[], &[("a", true), ("gone", true)]);
         tokio::time::advance(Duration::from_secs(91)).await;
-        sweep(&core, &lead, &mut cache).await.unwrap();
+        sweep(&core, &lead, &mut deploys).await.unwrap();
         assert_eq!(look_up(&core, &left).await.unwrap().state, DeployState::Accepted, "its node answers");
         show(&core, &[], &[], &[("a", true)]);
         let polled = look_up(&core, &left).await.unwrap();
@@ -151,13 +183,38 @@ mod tests {
             DeployState::Accepted,
             "a poll writes nothing"
         );
-        sweep(&core, &lead, &mut cache).await.unwrap();
+        sweep(&core, &lead, &mut deploys).await.unwrap();
         let stored = core.registry.deploy(&left).await.unwrap().record;
         assert_eq!((stored.state, stored.code, stored.detail), (polled.state, polled.code, polled.detail));
         tokio::time::advance(Duration::from_hours(7 * 24 + 1)).await;
-        sweep(&core, &lead, &mut cache).await.unwrap();
+        sweep(&core, &lead, &mut deploys).await.unwrap();
         for id in [left, done] {
             assert_eq!(look_up(&core, &id).await.unwrap_err().code, ProblemCode::NotFound);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_takes_one_page_whatever_there_is() {
+        let memory = MemoryBucket::new();
+        memory.set_page_keys(4);
+        let (gone, core) = (core("gone", memory.sibling()), core("a", memory.sibling()));
+        let mut left = Vec::new();
+        for random in 0..10 {
+            left.push(accepted(&gone, random).await);
+        }
+        let lead =
+            Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100), authority: CancellationToken::new() };
+        show(&core, &[], &[], &[("a", true)]);
+        tokio::time::advance(Duration::from_secs(91)).await;
+        let mut deploys = Round::default();
+        for page in 1..=2 {
+            let before = core.registry.requests();
+            sweep(&core, &lead, &mut deploys).await.unwrap();
+            assert_eq!(core.registry.requests() - before, 1, "page {page} of 3");
+        }
+        sweep(&core, &lead, &mut deploys).await.unwrap();
+        for id in &left {
+            assert_eq!(core.registry.deploy(id).await.unwrap().record.state, DeployState::Failed, "{id}");
         }
     }
 }

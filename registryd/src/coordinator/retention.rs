@@ -23,15 +23,16 @@ const AGE: Duration = Duration::from_hours(30 * 24);
 /// Keys deleted with one look at the lease; a batch is as large as one request of the store takes.
 const BATCH: usize = 1000;
 
-/// Removes what has been kept for long enough.
+/// Removes what has been kept for long enough. Answers how many pages of deployments there are.
 ///
 /// # Errors
 /// `lease-lost`; store errors. The next sweep goes on.
-pub(super) async fn sweep(core: &Core, lead: &Lead, world: &World) -> Result<(), Problem> {
+pub(super) async fn sweep(core: &Core, lead: &Lead, world: &World) -> Result<u32, Problem> {
     let sweep =
         Sweep { core, intent: Intent::new().under(lead.authority.clone()), holder: Holder::new(core, lead.fence) };
-    sweep.deployments(world).await?;
-    sweep.observations().await
+    let pages = sweep.deployments(world).await?;
+    sweep.observations().await?;
+    Ok(pages)
 }
 
 struct Sweep<'a> {
@@ -42,13 +43,15 @@ struct Sweep<'a> {
 
 impl Sweep<'_> {
     /// Page by page, one application in memory at a time: there may be many times more records than a whole listing holds.
-    async fn deployments(&self, world: &World) -> Result<(), Problem> {
+    async fn deployments(&self, world: &World) -> Result<u32, Problem> {
         let served = served(world);
+        let mut pages = 0;
         let mut group: Option<(ApplicationName, Vec<Listed>)> = None;
         let mut token = None;
         loop {
             let request = ListRequest { token: token.as_ref(), ..ListRequest::of(DEPLOYMENTS) };
             let page = self.core.registry.bucket().list_page(request).await?;
+            pages += 1;
             for listed in page.entries {
                 let Some((name, _)) = deployment_of(&listed.key) else { continue };
                 match &mut group {
@@ -68,7 +71,7 @@ impl Sweep<'_> {
         if let Some((name, rows)) = group {
             self.delete("deployments", outlived(&rows, served.get(&name))).await?;
         }
-        Ok(())
+        Ok(pages)
     }
 
     /// Downwards only where a part is old and a part is not, so that a sweep costs a few listings for each node.

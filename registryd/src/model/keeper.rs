@@ -16,7 +16,7 @@ use super::seeds::{Rule, is_broken};
 use super::sim::{Hold, Sim};
 use crate::bootstrap;
 use crate::coordinator::lease::{Body, Effect, Event, Inputs, State, Write, step};
-use crate::coordinator::placement::{Candidate, Serves, Wish, next};
+use crate::coordinator::placement::{Candidate, Serves, Wish, ideal, next};
 use crate::daemon::testing::settings;
 use crate::node::in_force::{InForce, LeaseSeen};
 use crate::registry::{Arrival, Cache, Guard, Intent, Mono, Read, Registry};
@@ -296,7 +296,8 @@ impl Keeper<'_> {
             let application = &stored.record;
             let wish = wish(application);
             let before = there.get(&application.name);
-            let outlook = next(&wish, before.map_or(&[], |before| &before.nodes), &candidates, true);
+            let current = before.map_or(&[][..], |before| &before.nodes);
+            let outlook = next(&wish, &ideal(&wish, &candidates), current, &candidates, true);
             let record = PlacementRecord {
                 v: V1,
                 application: application.name.clone(),

@@ -1,6 +1,7 @@
 //! What a node keeps for its next run.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::in_force::Kept;
 use crate::daemon::Fatal;
@@ -12,8 +13,7 @@ pub(crate) enum Disk {
     /// In this file.
     File(PathBuf),
     /// With a simulation, which outlives the node.
-    #[cfg(test)]
-    Memory(std::sync::Arc<std::sync::Mutex<Option<Kept>>>),
+    Memory(Arc<Mutex<Option<Kept>>>),
 }
 
 impl Disk {
@@ -24,9 +24,8 @@ impl Disk {
     pub(crate) async fn keep(&self, kept: &Kept) -> Result<(), Fatal> {
         match self {
             Self::File(path) => files::write(path, kept).await.map_err(|error| Fatal::disk(path, &error)),
-            #[cfg(test)]
             Self::Memory(memory) => {
-                *memory.lock().unwrap() = Some(kept.clone());
+                *memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept.clone());
                 Ok(())
             }
         }

@@ -20,6 +20,12 @@ use crate::registry::{Cache, Mono, Read, Registry, Stored};
 
 /// Everything is listed this often even if nobody says that anything moved: the hint is never authority.
 const FULL: Duration = Duration::from_mins(15);
+/// A full look may cost one request in this time on average, so that what a node at rest costs does not grow with the fleet: one
+/// that takes more pages comes less often. 10,000 applications are listed in 20 pages, every three quarters of an hour.
+const PACE: Duration = Duration::from_mins(2);
+/// Node records that a full look reads although nobody hinted at anything and nothing but their tag moved, as each does with
+/// every heartbeat. All of a small fleet; of a large one those that were read longest ago.
+const QUIET_READS: usize = 3;
 
 /// The caches.
 pub(crate) struct Records {
@@ -103,9 +109,16 @@ impl Records {
         self.again.any()
     }
 
-    /// When the next look is due by itself, beside the hint.
-    pub(crate) fn due(&self) -> Option<Mono> {
-        self.pulse.into_iter().chain(self.full).min()
+    /// When the next look is due by itself, beside the hint. A full one waits for the hint's turn.
+    pub(crate) const fn due(&self) -> Option<Mono> {
+        self.pulse
+    }
+
+    /// How long until everything is listed again, before the jitter.
+    fn full_every(&self) -> Duration {
+        let pages = self.applications.pages() + self.placements.pages() + self.nodes.pages();
+        let requests = u32::try_from(pages + QUIET_READS).unwrap_or(u32::MAX);
+        FULL.max(PACE.saturating_mul(requests))
     }
 
     pub(crate) const fn answered(&self) -> Asked {
@@ -123,7 +136,7 @@ impl Records {
     /// Store errors; what could be read is kept.
     pub(crate) async fn look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
         let Order { asked, now, hint, jitter } = order;
-        let full = self.full.is_none_or(|due| due <= now);
+        let full = hint == HintDue::Yes && self.full.is_none_or(|due| due <= now);
         let mut plan = Plan {
             applications: asked.applications != self.answered.applications || self.again.applications,
             placements: asked.placements != self.answered.placements || self.again.placements,
@@ -131,12 +144,21 @@ impl Records {
         };
         // The hint is read before the listings: what moves after it shows in the next one.
         let mut seen = None;
-        if hint == HintDue::Yes || full {
+        if hint == HintDue::Yes {
             let tag = registry.hint().await?;
-            if full || tag != self.hint {
+            if tag != self.hint {
                 plan = Plan::ALL;
             }
             seen = Some(tag);
+        }
+        // A node whose record moved while nobody hinted at anything has most likely only shown that it lives.
+        let nodes = match (plan.nodes, full) {
+            (true, _) => Read::Moved,
+            (false, true) => Read::Some(QUIET_READS),
+            (false, false) => Read::New,
+        };
+        if full {
+            plan = Plan::ALL;
         }
         let pulse = self.pulse.is_none_or(|due| due <= now);
         if plan.applications {
@@ -148,9 +170,7 @@ impl Records {
             self.again.placements = !done.stale.is_empty();
         }
         if plan.nodes || pulse {
-            // A node whose record moved while nobody hinted at anything has only shown that it lives.
-            let read = if plan.nodes { Read::Moved } else { Read::New };
-            let done = match self.nodes.refresh(registry.engine(), read).await {
+            let done = match self.nodes.refresh(registry.engine(), nodes).await {
                 Ok(done) => done,
                 Err(problem) => {
                     // Silence counts only while the nodes can be heard.
@@ -166,7 +186,7 @@ impl Records {
             self.hint = tag;
         }
         if full {
-            self.full = Some(now.after(FULL.mul_f64(1.0 - jitter / 4.0)));
+            self.full = Some(now.after(self.full_every().mul_f64(1.0 - jitter / 4.0)));
         }
         self.answered = asked;
         self.show(plan, pulse);
@@ -185,15 +205,18 @@ impl Records {
     /// Makes the maps that others share; those of kinds that were not listed stay the same ones.
     fn show(&mut self, plan: Plan, pulse: bool) {
         if plan.applications {
-            self.shown.applications = Arc::new(by_name(&self.applications, |record| record.name.clone()));
+            let before = &self.shown.applications;
+            self.shown.applications = Arc::new(by_name(&self.applications, before, |record| &record.name));
         }
         if plan.placements {
-            self.shown.placements = Arc::new(by_name(&self.placements, |record| record.application.clone()));
+            let before = &self.shown.placements;
+            self.shown.placements = Arc::new(by_name(&self.placements, before, |record| &record.application));
         }
         if plan.nodes || pulse {
             let nodes = self.nodes.iter().map(|stored| {
                 let record = &stored.record;
-                let view = NodeView { record: Arc::new(record.clone()), live: self.liveness.lives(&record.id) };
+                let before = self.shown.nodes.get(&record.id).map(|view| &view.record);
+                let view = NodeView { record: shared(record, before), live: self.liveness.lives(&record.id) };
                 (record.id.clone(), view)
             });
             self.shown.nodes = Arc::new(nodes.collect());
@@ -212,11 +235,22 @@ impl Records {
     }
 }
 
-fn by_name<T: crate::registry::Kind>(
+fn by_name<T: crate::registry::Kind + PartialEq>(
     cache: &Cache<T>,
-    name: impl Fn(&T) -> ApplicationName,
+    before: &BTreeMap<ApplicationName, Arc<T>>,
+    name: impl Fn(&T) -> &ApplicationName,
 ) -> BTreeMap<ApplicationName, Arc<T>> {
-    cache.iter().map(|stored: &Arc<Stored<T>>| (name(&stored.record), Arc::new(stored.record.clone()))).collect()
+    let row = |stored: &Arc<Stored<T>>| {
+        let name = name(&stored.record).clone();
+        let record = shared(&stored.record, before.get(&name));
+        (name, record)
+    };
+    cache.iter().map(row).collect()
+}
+
+/// The one from before if it says the same: comparing is cheaper than copying, for whoever looks at it next too.
+fn shared<T: Clone + PartialEq>(record: &T, before: Option<&Arc<T>>) -> Arc<T> {
+    before.filter(|before| ***before == *record).map_or_else(|| Arc::new(record.clone()), Arc::clone)
 }
 
 fn named<'a>(

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures_util::{StreamExt, stream};
 use scafo_core::{Problem, ProblemCode, Timestamp};
-use scafo_store::{ETag, Listed, Listing};
+use scafo_store::{ETag, Listed, Listing, PAGE_KEYS_MAX};
 
 use super::{
     engine::{Engine, Intent, Stored},
@@ -29,6 +29,9 @@ pub enum Read {
     Moved,
     /// Only what is new. What moved keeps its old record until a refresh reads it; its listing's row is the new one.
     New,
+    /// What is new, what moved and has another size than when it was read, and of the rest that moved at most so many, those
+    /// that were read longest ago first. For records that move all the time and rarely say anything new.
+    Some(usize),
 }
 
 /// The records of one kind.
@@ -37,6 +40,8 @@ pub struct Cache<T> {
     prefix: String,
     entries: BTreeMap<String, Entry<T>>,
     date: Option<Timestamp>,
+    /// Counts the refreshes.
+    refreshes: u64,
     /// What moved and no caller was told yet, because its refresh failed or was dropped half way.
     untold: Refreshed,
 }
@@ -45,9 +50,16 @@ pub struct Cache<T> {
 struct Entry<T> {
     /// The row of the last listing.
     listed: Listed,
-    /// The listing's tag when the record was read; none while it could not be.
-    filed: Option<ETag>,
+    /// What the listing said when the record was read; none while it could not be.
+    filed: Option<Filed>,
     state: State<T>,
+}
+
+#[derive(Debug)]
+struct Filed {
+    etag: ETag,
+    size: u64,
+    refresh: u64,
 }
 
 #[derive(Debug)]
@@ -87,7 +99,7 @@ impl<T: Kind> Cache<T> {
     /// An empty cache of what stands under `prefix`, which is the kind's or a part of it, trailing separator included.
     #[must_use]
     pub fn under(prefix: impl Into<String>) -> Self {
-        Self { prefix: prefix.into(), entries: BTreeMap::new(), date: None, untold: Refreshed::default() }
+        Self { prefix: prefix.into(), entries: BTreeMap::new(), date: None, refreshes: 0, untold: Refreshed::default() }
     }
 
     /// Lists, and reads what `read` says. What was read is kept even if the refresh fails as a whole or is dropped; the next
@@ -150,8 +162,11 @@ impl<T: Kind> Cache<T> {
 
     /// Takes a listing over and answers which of its objects to read.
     fn take(&mut self, listing: Listing, read: Read) -> Vec<Listed> {
+        self.refreshes += 1;
         let mut before = std::mem::take(&mut self.entries);
         let mut wanted = Vec::new();
+        // What moved and need not be read, with the refresh that it was read in last.
+        let mut spare: Vec<(u64, Listed)> = Vec::new();
         for listed in listing.entries {
             // What names no record is skipped, and so is what a store lists twice.
             if !T::is_key(&listed.key) || self.entries.contains_key(&listed.key) {
@@ -159,10 +174,10 @@ impl<T: Kind> Cache<T> {
             }
             match before.remove(&listed.key) {
                 Some(mut entry) => {
-                    let moved = entry.filed.as_ref() != Some(&listed.etag);
-                    let known = matches!(entry.state, State::Good(_) | State::Bad(_));
-                    if moved && (read == Read::Moved || !known) {
-                        wanted.push(listed.clone());
+                    match entry.due(&listed, read) {
+                        Due::Now => wanted.push(listed.clone()),
+                        Due::Spare(since) => spare.push((since, listed.clone())),
+                        Due::Not => {}
                     }
                     entry.listed = listed;
                     self.entries.insert(entry.listed.key.clone(), entry);
@@ -174,16 +189,21 @@ impl<T: Kind> Cache<T> {
                 }
             }
         }
+        if let Read::Some(limit) = read {
+            spare.sort_by_key(|(since, _)| *since);
+            wanted.extend(spare.into_iter().take(limit).map(|(_, listed)| listed));
+        }
         self.untold.dropped.extend(before.into_keys());
         wanted
     }
 
     fn file(&mut self, listed: Listed, loaded: Result<Option<Stored<T>>, Problem>) -> Result<(), Problem> {
         let done = &mut self.untold;
+        let filed = Filed { etag: listed.etag, size: listed.size, refresh: self.refreshes };
         let Some(entry) = self.entries.get_mut(&listed.key) else { return Ok(()) };
         match loaded {
             Ok(Some(stored)) => {
-                entry.filed = Some(listed.etag);
+                entry.filed = Some(filed);
                 entry.state = State::Good(Arc::new(stored));
                 done.read.push(listed.key);
             }
@@ -196,7 +216,7 @@ impl<T: Kind> Cache<T> {
                 return entry.silent(listed.key, problem, done);
             }
             Err(problem) => {
-                entry.filed = Some(listed.etag);
+                entry.filed = Some(filed);
                 entry.state = State::Bad(problem);
                 done.read.push(listed.key);
             }
@@ -218,6 +238,12 @@ impl<T: Kind> Cache<T> {
     /// The rows of the last listing, records that cannot be read included: a bad record still holds its key.
     pub fn listed(&self) -> impl Iterator<Item = &Listed> {
         self.entries.values().map(|entry| &entry.listed)
+    }
+
+    /// Pages that the last listing took.
+    #[must_use]
+    pub fn pages(&self) -> usize {
+        self.entries.len().div_ceil(usize::from(PAGE_KEYS_MAX)).max(1)
     }
 
     /// Keys whose record cannot be read, and why.
@@ -244,7 +270,8 @@ impl<T: Kind> Cache<T> {
         let key = stored.record.key();
         let etag = stored.etag.clone();
         let listed = Listed { key: key.clone(), etag, size: 0, last_modified: None, date: None };
-        let filed = Some(stored.etag.clone());
+        // Its size is not known here, so that the next listing that names another tag has it read.
+        let filed = Some(Filed { etag: stored.etag.clone(), size: 0, refresh: self.refreshes });
         match self.entries.get_mut(&key) {
             Some(entry) => {
                 entry.filed = filed;
@@ -257,7 +284,27 @@ impl<T: Kind> Cache<T> {
     }
 }
 
+/// When an object of a listing is read.
+enum Due {
+    Now,
+    /// When there is room for it, those of the earliest refresh first.
+    Spare(u64),
+    Not,
+}
+
 impl<T> Entry<T> {
+    fn due(&self, listed: &Listed, read: Read) -> Due {
+        let known = matches!(self.state, State::Good(_) | State::Bad(_));
+        match (&self.filed, read) {
+            (Some(filed), _) if filed.etag == listed.etag => Due::Not,
+            (_, Read::Moved) => Due::Now,
+            _ if !known => Due::Now,
+            (Some(filed), Read::Some(_)) if filed.size == listed.size => Due::Spare(filed.refresh),
+            (_, Read::Some(_)) => Due::Now,
+            (_, Read::New) => Due::Not,
+        }
+    }
+
     const fn good(&self) -> Option<&Arc<Stored<T>>> {
         match &self.state {
             State::Good(stored) => Some(stored),

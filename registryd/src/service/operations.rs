@@ -50,7 +50,7 @@ impl Operations {
         Self { path: Some(path), notes: Mutex::new(notes.unwrap_or_default()) }
     }
 
-    #[cfg(test)]
+    /// Those of a simulation.
     pub(crate) fn in_memory() -> Self {
         Self { path: None, notes: Mutex::default() }
     }

@@ -21,6 +21,8 @@ const APPLICATIONS: usize = 10_000;
 /// Hosts of each application; with its own record and its placement that makes 50,000 records.
 const HOSTS: usize = 3;
 const NODES: usize = 100;
+/// One in so many applications is placed the naive way, so that this ends in a debug build too.
+const SAMPLE: u32 = 20;
 
 pub(crate) async fn run() {
     cold_start().await;
@@ -189,15 +191,17 @@ fn placing() {
     fleet.lose(&lost);
     let (after, moved) = timed(&mut || fleet.pass(3));
     assert_eq!(moved, had, "what the lost node had moves, and nothing else");
-    let (naive, chosen) = timed(&mut || fleet.naive());
-    assert_eq!(chosen, APPLICATIONS, "the naive way finds as many places");
+    let sample = APPLICATIONS / SAMPLE as usize;
+    let (naive, chosen) = timed(&mut || fleet.naive(sample));
+    assert_eq!(chosen, sample, "the naive way finds as many places");
+    let naive = naive * SAMPLE;
     let row = |what: &str, time: Duration, moved: usize| {
         let ratio = naive.as_secs_f64() / time.as_secs_f64();
-        println!("  {what:<34} {:>8.1} ms   {moved:>6} placements   naive/this {ratio:>5.1}", time.as_secs_f64() * 1e3);
+        println!("  {what:<49} {:>8.1} ms   {moved:>6} placements   naive/this {ratio:>5.1}", time.as_secs_f64() * 1e3);
     };
     row("first pass: everything is placed", first, all);
     row("a pass in which nothing moves", again, none);
     row("a pass after a node was lost", after, moved);
-    row("naive: every process of every node", naive, chosen);
+    row("naive (of a sample): every process of every node", naive, APPLICATIONS);
     println!();
 }

@@ -1,0 +1,543 @@
+//! A fleet at rest on virtual time: every part of the daemon that asks the bucket for something, for each node, on one bucket in
+//! memory, and each request counted. An hour of a thousand nodes takes minutes and depends on no clock.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use scafo_core::key::{self, prefix};
+use scafo_core::record::{
+    Adoption, ApplicationRecord, DeployRecord, DeployState, DomainClaim, Fence, NodeRecord, ProcessState, Published,
+    Replicas, Rest, V1, to_bytes,
+};
+use scafo_core::settings::RegistrydSettings;
+use scafo_core::view::ProcessStatus;
+use scafo_core::{ApplicationName, DeployId, Timestamp};
+use scafo_store::{Bucket, ETagForm, Error, Head, ListRequest, MemoryBucket, Object, Page, Put, PutOptions};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::bootstrap::{Registered, record};
+use crate::coordinator::driver::elect;
+use crate::coordinator::places::{Past, Terms, plan};
+use crate::daemon::{Core, Fatal};
+use crate::figures::Figures;
+use crate::node::apply::Desired;
+use crate::node::disk::Disk;
+use crate::node::in_force::InForce;
+use crate::node::world::{NodeView, Shown, World};
+use crate::parts::{Means, Processes, spawn};
+use crate::registry::{Arrival, Clock, Kind, Mono, Registry};
+use crate::service::Operations;
+use crate::supervisor::Supervisor;
+
+/// What a request takes: a bucket in the same region.
+const LATENCY: Duration = Duration::from_millis(10);
+/// The wall clock at the start, in milliseconds since 1970.
+const WALL: i64 = 1_800_000_000_000;
+/// Names the simulated bucket.
+const INSTALLATION: &str = "simulated";
+const VERSION: &str = "1";
+
+/// A fleet to look at.
+#[derive(Debug, Clone)]
+pub struct Scene {
+    /// One for each node.
+    pub settings: Vec<RegistrydSettings>,
+    /// Applications, each published, on one node, with one host and one deploy.
+    pub applications: usize,
+    /// How long the fleet may take to come to rest after all nodes start at once.
+    pub warm_up: Duration,
+    /// How long requests are counted then.
+    pub window: Duration,
+    /// Decides everything that chance decides.
+    pub seed: u64,
+}
+
+/// What a request does, which is what stores charge by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Does {
+    /// Reads an object, or its head.
+    Get,
+    /// One page of a listing.
+    List,
+    /// Writes.
+    Put,
+    /// Deletes.
+    Delete,
+}
+
+impl fmt::Display for Does {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Put => "put",
+            Self::Delete => "delete",
+        })
+    }
+}
+
+/// Requests by what they do and which kind of record they are about.
+pub type Requests = BTreeMap<(Does, String), u64>;
+
+/// What one node sent within the window.
+#[derive(Debug, Clone)]
+pub struct Counted {
+    /// Whether it held the lease at the end.
+    pub coordinates: bool,
+    /// Its requests.
+    pub requests: Requests,
+}
+
+impl Counted {
+    /// All of its requests in a minute of a window.
+    #[must_use]
+    pub fn per_minute(&self, window: Duration) -> f64 {
+        let all: u64 = self.requests.values().sum();
+        f64::from(u32::try_from(all).unwrap_or(u32::MAX)) * 60.0 / window.as_secs_f64()
+    }
+}
+
+/// Runs a scene on a runtime of its own, whose clock only moves when nobody has anything to do.
+///
+/// # Errors
+/// Why it says nothing: a part of a node ended, or the fleet was not at rest.
+pub fn run(scene: &Scene) -> Result<Vec<Counted>, String> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().map_err(|error| error.to_string())?;
+    runtime.block_on(count(scene))
+}
+
+async fn count(scene: &Scene) -> Result<Vec<Counted>, String> {
+    let stage = Arc::new(Stage { start: Instant::now(), memory: MemoryBucket::new() });
+    furnish(&stage, scene).await?;
+    let mut tasks: JoinSet<Fatal> = JoinSet::new();
+    let mut nodes = Vec::new();
+    for (index, settings) in scene.settings.iter().enumerate() {
+        nodes.push(Node::register(&stage, settings, scene.seed.wrapping_add(index as u64)).await?);
+    }
+    let cores: Vec<(Arc<Core>, Arc<Tally>)> = nodes.into_iter().map(|node| node.start(&mut tasks)).collect();
+    while_all_run(&mut tasks, scene.warm_up).await?;
+    for (_, tally) in &cores {
+        tally.lock().clear();
+    }
+    while_all_run(&mut tasks, scene.window).await?;
+    let counted: Vec<Counted> = cores.iter().map(|(core, tally)| counted(core, tally)).collect();
+    at_rest(&stage, scene, &cores, &counted).await?;
+    Ok(counted)
+}
+
+async fn while_all_run(tasks: &mut JoinSet<Fatal>, duration: Duration) -> Result<(), String> {
+    tokio::select! {
+        biased;
+        Some(ended) = tasks.join_next() => Err(format!("a part of a node ended: {ended:?}")),
+        () = sleep(duration) => Ok(()),
+    }
+}
+
+fn counted(core: &Core, tally: &Tally) -> Counted {
+    let coordinates = core.lease.borrow().lead.as_ref().is_some_and(|lead| core.mono() < lead.lapses);
+    Counted { coordinates, requests: tally.lock().clone() }
+}
+
+/// The window counts only if one node coordinates, everything is served, and nobody wrote anything but what a fleet at rest
+/// writes.
+async fn at_rest(
+    stage: &Stage,
+    scene: &Scene,
+    cores: &[(Arc<Core>, Arc<Tally>)],
+    counted: &[Counted],
+) -> Result<(), String> {
+    let leaders = counted.iter().filter(|node| node.coordinates).count();
+    if leaders != 1 {
+        return Err(format!("{leaders} nodes coordinate"));
+    }
+    for (core, _) in cores {
+        let world = core.worlds.borrow();
+        if !world.held_back.is_empty() || world.shown.applications.len() != scene.applications {
+            return Err(format!("{} sees another fleet", core.settings.node.id));
+        }
+    }
+    let regular = ["nodes", "coordinator"];
+    let changes =
+        |(does, kind): &&(Does, String)| matches!(does, Does::Put | Does::Delete) && !regular.contains(&kind.as_str());
+    if let Some((does, kind)) = counted.iter().flat_map(|node| node.requests.keys()).find(changes) {
+        return Err(format!("a fleet at rest does not {does} {kind}"));
+    }
+    let mut served = 0;
+    for key in stage.memory.keys(prefix::NODES) {
+        let object = stage.memory.get(&key).await.map_err(|error| error.to_string())?;
+        let record = object.and_then(|object| serde_json::from_slice::<NodeRecord>(&object.body).ok());
+        let serving = record.map(|record| record.serving).unwrap_or_default();
+        served += serving.iter().filter(|it| it.adoption == Some(Adoption::Adopted)).count();
+    }
+    if served == scene.applications {
+        return Ok(());
+    }
+    Err(format!("{served} of {} applications are served", scene.applications))
+}
+
+/// What all nodes of a scene stand on.
+struct Stage {
+    start: Instant,
+    memory: MemoryBucket,
+}
+
+impl Stage {
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_millis(WALL).after(self.start.elapsed())
+    }
+
+    async fn put<T: Kind>(&self, record: &T) -> Result<(), String> {
+        self.memory.set_now(self.wall());
+        let body = Bytes::from(to_bytes(record));
+        let put = self.memory.put(&record.key(), body, PutOptions::default()).await;
+        put.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+fn name(index: usize) -> Result<ApplicationName, String> {
+    format!("app-{index}").parse().map_err(|error| format!("{error:?}"))
+}
+
+/// Puts a fleet in the bucket that has been at rest for long.
+async fn furnish(stage: &Stage, scene: &Scene) -> Result<(), String> {
+    let wall = stage.wall();
+    let version = VERSION.parse().map_err(|error| format!("{error:?}"))?;
+    let first = scene.settings.first().ok_or("a fleet has a node")?;
+    let mut applications = BTreeMap::new();
+    for index in 0..scene.applications {
+        let name = name(index)?;
+        let host: scafo_core::domain::Host = format!("{name}.example").parse().map_err(|error| format!("{error:?}"))?;
+        let deploy = DeployId::new(&name, index as u64);
+        stage.put(&claim(&name, &host, wall)).await?;
+        stage.put(&deployed(&name, &deploy, first, wall)).await?;
+        let deployment = key::deployment(&name, &version);
+        let put = stage.memory.put(&deployment, Bytes::from_static(b"{}"), PutOptions::default()).await;
+        put.map_err(|error| error.to_string())?;
+        let application = ApplicationRecord {
+            v: V1,
+            name: name.clone(),
+            created_at: wall,
+            replicas: Some(Replicas::Count(std::num::NonZeroU32::MIN)),
+            node_selector: None,
+            labels: None,
+            blocked: false,
+            retired_at: None,
+            deleting: None,
+            domains: vec![host],
+            wildcard_domains: Vec::new(),
+            deployment: Some(Published { version: version.clone(), deploy, rest: Rest::new() }),
+            rest: Rest::new(),
+        };
+        stage.put(&application).await?;
+        applications.insert(name, Arc::new(application));
+    }
+    for planned in placed(applications, &scene.settings, wall) {
+        stage.put(&planned).await?;
+    }
+    Ok(())
+}
+
+/// Where a coordinator puts them.
+fn placed(
+    applications: BTreeMap<ApplicationName, Arc<ApplicationRecord>>,
+    settings: &[RegistrydSettings],
+    wall: Timestamp,
+) -> Vec<scafo_core::record::PlacementRecord> {
+    let view = |settings: &RegistrydSettings| {
+        let record = record(settings, wall);
+        (record.id.clone(), NodeView { record: Arc::new(record), live: true })
+    };
+    let shown = Shown { applications: Arc::new(applications), ..Shown::default() };
+    let nodes = Arc::new(settings.iter().map(view).collect());
+    let world = World { content: 1, shown, nodes, ..World::unseen() };
+    let terms = Terms { now: Mono::at(Duration::ZERO), wall, hold: Duration::ZERO, fence: Fence(1) };
+    plan(&world, &terms, &mut Past::default()).0.into_iter().map(|planned| planned.record).collect()
+}
+
+fn claim(application: &ApplicationName, host: &scafo_core::domain::Host, wall: Timestamp) -> DomainClaim {
+    DomainClaim {
+        v: V1,
+        host: host.clone(),
+        application: application.clone(),
+        wildcard: false,
+        claimed_at: wall,
+        by: INSTALLATION.to_owned(),
+        nonce: None,
+        released: false,
+        rest: Rest::new(),
+    }
+}
+
+fn deployed(
+    application: &ApplicationName,
+    id: &DeployId,
+    settings: &RegistrydSettings,
+    wall: Timestamp,
+) -> DeployRecord {
+    DeployRecord {
+        v: V1,
+        id: id.clone(),
+        application: application.clone(),
+        state: DeployState::Deployed,
+        node: settings.node.id.clone(),
+        by: INSTALLATION.to_owned(),
+        accepted_at: wall,
+        moved_at: wall,
+        finished_at: Some(wall),
+        deployment: VERSION.parse().ok(),
+        code: None,
+        detail: None,
+        source: None,
+        oidc: None,
+        artifact: None,
+        celld_version: None,
+        rest: Rest::new(),
+    }
+}
+
+/// A node that has registered.
+struct Node {
+    core: Arc<Core>,
+    owned: crate::parts::Owned,
+    registered: Registered,
+    tally: Arc<Tally>,
+}
+
+impl Node {
+    async fn register(stage: &Arc<Stage>, settings: &RegistrydSettings, seed: u64) -> Result<Self, String> {
+        let tally = Arc::new(Tally::default());
+        let bucket = Arc::new(Counting { stage: Arc::clone(stage), tally: Arc::clone(&tally) });
+        let clock = Arc::new(StageClock { stage: Arc::clone(stage), dice: Mutex::new(seed) });
+        let registry = Registry::new(bucket, clock, settings.node.id.to_string());
+        let started = registry.clock().wall();
+        let own = registry.register_node(&record(settings, started), Arrival::Joining).await;
+        let own = own.map_err(|problem| problem.detail)?;
+        let means = Means {
+            supervisor: Supervisor::new(&settings.supervisor_socket),
+            disk: Disk::Memory(Arc::default()),
+            operations: Operations::in_memory(),
+            figures: Figures::default(),
+        };
+        let (core, owned) = Core::assemble(settings.clone(), registry, started, means);
+        // An API that never has a deploy to offer.
+        core.deploys.neighbour_is_up();
+        let registered = Registered { own, in_force: InForce::resume(None, INSTALLATION) };
+        Ok(Self { core, owned, registered, tally })
+    }
+
+    fn start(self, tasks: &mut JoinSet<Fatal>) -> (Arc<Core>, Arc<Tally>) {
+        let (reports, statuses) = watch::channel(Some(Vec::new()));
+        let (desired, wanted) = watch::channel(None);
+        tasks.spawn(supervise(wanted, reports));
+        spawn(tasks, &self.core, self.registered, self.owned, Processes { statuses, desired });
+        tasks.spawn(elect(Arc::clone(&self.core), CancellationToken::new()));
+        (self.core, self.tally)
+    }
+}
+
+/// Processes that are ready once they are wanted, with what was published, and stay so.
+async fn supervise(mut wanted: watch::Receiver<Desired>, reports: watch::Sender<Option<Vec<ProcessStatus>>>) -> Fatal {
+    loop {
+        let set = wanted.borrow_and_update().clone().unwrap_or_default();
+        for state in [ProcessState::Starting, ProcessState::Ready] {
+            let statuses: Vec<ProcessStatus> = set.keys().map(|name| process(name, state)).collect();
+            reports.send_if_modified(|reported| {
+                let moved = reported.as_ref() != Some(&statuses);
+                *reported = Some(statuses);
+                moved
+            });
+            // Time for the node to see a process that starts.
+            sleep(Duration::from_secs(1)).await;
+        }
+        if wanted.changed().await.is_err() {
+            return Fatal::ended("the reconcile loop");
+        }
+    }
+}
+
+fn process(application: &ApplicationName, state: ProcessState) -> ProcessStatus {
+    ProcessStatus {
+        application: application.clone(),
+        state,
+        since: Timestamp::from_millis(WALL),
+        pid: Some(1),
+        port: 24000,
+        internal_port: 24001,
+        deployment: VERSION.parse().ok().filter(|_| state == ProcessState::Ready),
+        celld_version: Some("0.6.0".to_owned()),
+        restarts: 0,
+        started_at: None,
+        last_exit: None,
+        adopted: false,
+    }
+}
+
+struct StageClock {
+    stage: Arc<Stage>,
+    dice: Mutex<u64>,
+}
+
+impl fmt::Debug for StageClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StageClock").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Clock for StageClock {
+    fn wall(&self) -> Timestamp {
+        self.stage.wall()
+    }
+
+    fn mono(&self) -> Mono {
+        Mono::at(self.stage.start.elapsed())
+    }
+
+    fn random(&self) -> u32 {
+        // SplitMix64, of which the upper half is as good as all of it.
+        let mut state = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = *state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or_default()
+    }
+
+    async fn sleep_until(&self, at: Mono) {
+        sleep(at.since(self.mono())).await;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally(Mutex<Requests>);
+
+impl Tally {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bucket of one node, with a counter and a distance.
+struct Counting {
+    stage: Arc<Stage>,
+    tally: Arc<Tally>,
+}
+
+impl fmt::Debug for Counting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counting").finish_non_exhaustive()
+    }
+}
+
+impl Counting {
+    async fn arrive(&self, does: Does, key: &str) {
+        let kind = key.trim_start_matches(key::ROOT).split('/').next().unwrap_or_default();
+        *self.tally.lock().entry((does, kind.trim_end_matches(".json").to_owned())).or_default() += 1;
+        sleep(LATENCY).await;
+        self.stage.memory.set_now(self.stage.wall());
+    }
+}
+
+#[async_trait]
+impl Bucket for Counting {
+    async fn get_bounded(&self, key: &str, limit: u64) -> Result<Option<Object>, Error> {
+        self.arrive(Does::Get, key).await;
+        self.stage.memory.get_bounded(key, limit).await
+    }
+
+    async fn head(&self, key: &str) -> Result<Option<Head>, Error> {
+        self.arrive(Does::Get, key).await;
+        self.stage.memory.head(key).await
+    }
+
+    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Bytes>, Error> {
+        self.arrive(Does::Get, key).await;
+        self.stage.memory.get_range(key, range).await
+    }
+
+    async fn put(&self, key: &str, body: Bytes, options: PutOptions) -> Result<Put, Error> {
+        self.arrive(Does::Put, key).await;
+        self.stage.memory.put(key, body, options).await
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), Error> {
+        self.arrive(Does::Delete, key).await;
+        self.stage.memory.delete(key).await
+    }
+
+    async fn delete_many(&self, keys: &[String]) -> Result<(), Error> {
+        self.arrive(Does::Delete, keys.first().map_or("", String::as_str)).await;
+        self.stage.memory.delete_many(keys).await
+    }
+
+    async fn list_page(&self, request: ListRequest<'_>) -> Result<Page, Error> {
+        self.arrive(Does::List, request.prefix).await;
+        self.stage.memory.list_page(request).await
+    }
+
+    fn use_etag_form(&self, form: ETagForm) {
+        self.stage.memory.use_etag_form(form);
+    }
+
+    fn requests(&self) -> u64 {
+        self.tally.lock().values().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::testing::settings;
+
+    /// What the design allows a node, and one that coordinates, in a minute at the default intervals. A request a minute of each
+    /// is left for observations, which are written beside this.
+    const GOALS: (f64, f64) = (21.0, 31.0);
+
+    /// The most that a node, and the one that coordinates, sends in a minute.
+    fn most(nodes: usize, applications: usize, window: Duration) -> (f64, f64) {
+        let scene = Scene {
+            settings: (0..nodes).map(|index| settings(&format!("n{index}"))).collect(),
+            applications,
+            warm_up: Duration::from_mins(3),
+            window,
+            seed: 7,
+        };
+        let counted = run(&scene).unwrap();
+        let most = |coordinates| {
+            let rates = counted.iter().filter(|node| node.coordinates == coordinates);
+            rates.map(|node| node.per_minute(window)).fold(0.0, f64::max)
+        };
+        let (follows, coordinates) = (most(false), most(true));
+        println!("{nodes} nodes, {applications} applications: {follows} and {coordinates}");
+        assert!(
+            follows <= GOALS.0 && coordinates <= GOALS.1,
+            "{nodes} nodes, {applications} applications: {follows} and {coordinates} a minute: {counted:?}"
+        );
+        (follows, coordinates)
+    }
+
+    #[test]
+    fn an_idle_node_costs_the_same_whatever_its_fleet_holds() {
+        let hour = Duration::from_mins(60);
+        for (nodes, applications) in [(1, 1), (3, 60), (1, 3_000)] {
+            most(nodes, applications, hour);
+        }
+    }
+
+    #[test]
+    fn an_idle_node_costs_the_same_however_many_there_are() {
+        let hour = Duration::from_mins(60);
+        for nodes in [2, 30, 100] {
+            most(nodes, 1, hour);
+        }
+    }
+}
