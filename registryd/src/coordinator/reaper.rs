@@ -12,22 +12,21 @@ use scafo_store::{ListRequest, Pages};
 use super::{Lead, retention};
 use crate::daemon::{Core, Fatal};
 use crate::deploy::judge::{abandoned, expired};
-use crate::registry::{Cache, Intent, Kind, Read};
+use crate::registry::{Cache, Intent, Kind, Mono, Read};
 
 /// Time between two sweeps. Each takes one page of each of two listings, whatever the fleet holds: of 10,000 claims a round takes
 /// ten minutes, and nobody waits for what is swept up.
 const SWEEP: Duration = Duration::from_mins(1);
 /// Time between two looks at what is kept for days. They list much more, and a quarter of an hour more is nothing to a day.
 const RETENTION: Duration = Duration::from_mins(15);
-/// Such a look comes less often where it takes more pages than two: for each of them this long.
+/// The look at deployments comes less often where it takes more pages than two: for each of them this long.
 const RETENTION_PAGE: Duration = Duration::from_mins(6);
 
 /// Sweeps until the daemon ends.
 pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
     let mut deploys: Round<DeployRecord> = Round::default();
     let mut claims: Round<DomainClaim> = Round::default();
-    // Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
-    let mut next_retention = core.mono().after(jittered(&core, RETENTION));
+    let mut old = Old::new(&core);
     loop {
         core.registry.clock().sleep(SWEEP).await;
         let Some(lead) = leads(&core) else {
@@ -47,16 +46,44 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
             view.swept = bad;
             news
         });
-        if next_retention > core.mono() {
-            continue;
+        old.sweep(&core).await;
+    }
+}
+
+/// The sweeps of what is kept for days: when they are due, and how far the one over the nodes is.
+struct Old {
+    deployments: Mono,
+    observations: Mono,
+    done: Option<String>,
+}
+
+impl Old {
+    /// Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
+    fn new(core: &Core) -> Self {
+        let first = || core.mono().after(jittered(core, RETENTION));
+        Self { deployments: first(), observations: first(), done: None }
+    }
+
+    async fn sweep(&mut self, core: &Core) {
+        if self.deployments <= core.mono()
+            && let Some(lead) = leads(core)
+        {
+            let world = core.worlds.borrow().clone();
+            let pages = retention::deployments(core, &lead, &world).await.unwrap_or_else(|problem| {
+                tracing::warn!(?problem, "a sweep of old deployments did not go through; the next one goes on");
+                1
+            });
+            let pause = RETENTION.max(RETENTION_PAGE.saturating_mul(pages));
+            self.deployments = core.mono().after(jittered(core, pause));
         }
-        let Some(lead) = leads(&core) else { continue };
-        let world = core.worlds.borrow().clone();
-        let pages = retention::sweep(&core, &lead, &world).await.unwrap_or_else(|problem| {
-            tracing::warn!(?problem, "a sweep of what is old did not go through; the next one goes on");
-            1
-        });
-        next_retention = core.mono().after(jittered(&core, RETENTION.max(RETENTION_PAGE.saturating_mul(pages))));
+        if self.observations <= core.mono()
+            && let Some(lead) = leads(core)
+        {
+            if let Err(problem) = retention::observations(core, &lead, &mut self.done).await {
+                tracing::warn!(?problem, "a sweep of old observations did not go through; the next one goes on");
+            }
+            self.observations = core.mono().after(jittered(core, RETENTION));
+        }
     }
 }
 

@@ -20,19 +20,26 @@ use crate::registry::{Guard as _, Intent};
 const NEWEST: usize = 50;
 /// Deployment records stay for this long whatever their number.
 const AGE: Duration = Duration::from_hours(30 * 24);
+/// In how many sweeps the observations of all nodes are looked at: two days of them. Each node costs several listings, and those of
+/// one are small beside what one more day of observations is.
+const SWEEPS_OF_ALL: usize = 192;
 /// Keys deleted with one look at the lease; a batch is as large as one request of the store takes.
 const BATCH: usize = 1000;
 
-/// Removes what has been kept for long enough. Answers how many pages of deployments there are.
+/// Removes deployment records that have been kept for long enough. Answers how many pages of them there are.
 ///
 /// # Errors
 /// `lease-lost`; store errors. The next sweep goes on.
-pub(super) async fn sweep(core: &Core, lead: &Lead, world: &World) -> Result<u32, Problem> {
-    let sweep =
-        Sweep { core, intent: Intent::new().under(lead.authority.clone()), holder: Holder::new(core, lead.fence) };
-    let pages = sweep.deployments(world).await?;
-    sweep.observations().await?;
-    Ok(pages)
+pub(super) async fn deployments(core: &Core, lead: &Lead, world: &World) -> Result<u32, Problem> {
+    Sweep::new(core, lead).deployments(world).await
+}
+
+/// Removes observations that have been kept for long enough, of those nodes whose turn it is. `done` is who had it last.
+///
+/// # Errors
+/// `lease-lost`; store errors. The next sweep goes on.
+pub(super) async fn observations(core: &Core, lead: &Lead, done: &mut Option<String>) -> Result<(), Problem> {
+    Sweep::new(core, lead).observations(done).await
 }
 
 struct Sweep<'a> {
@@ -41,7 +48,11 @@ struct Sweep<'a> {
     holder: Holder<'a>,
 }
 
-impl Sweep<'_> {
+impl<'a> Sweep<'a> {
+    fn new(core: &'a Core, lead: &Lead) -> Self {
+        Self { core, intent: Intent::new().under(lead.authority.clone()), holder: Holder::new(core, lead.fence) }
+    }
+
     /// Page by page, one application in memory at a time: there may be many times more records than a whole listing holds.
     async fn deployments(&self, world: &World) -> Result<u32, Problem> {
         let served = served(world);
@@ -74,9 +85,20 @@ impl Sweep<'_> {
         Ok(pages)
     }
 
+    async fn observations(&self, done: &mut Option<String>) -> Result<(), Problem> {
+        let mut nodes = self.core.registry.bucket().list_delimited(OBSERVE).await?.prefixes;
+        nodes.sort_unstable();
+        let now: Vec<String> = turn(&nodes, done.as_deref()).cloned().collect();
+        for node in now {
+            self.observations_of(node.clone()).await?;
+            *done = Some(node);
+        }
+        Ok(())
+    }
+
     /// Downwards only where a part is old and a part is not, so that a sweep costs a few listings for each node.
-    async fn observations(&self) -> Result<(), Problem> {
-        let mut open = vec![OBSERVE.to_owned()];
+    async fn observations_of(&self, node: String) -> Result<(), Problem> {
+        let mut open = vec![node];
         while let Some(prefix) = open.pop() {
             let listing = self.core.registry.bucket().list_delimited(&prefix).await?;
             let now = listing.date.unwrap_or_else(|| self.core.registry.clock().wall());
@@ -115,6 +137,12 @@ impl Sweep<'_> {
         }
         Ok(())
     }
+}
+
+/// The nodes that come after `done`, so many that [`SWEEPS_OF_ALL`] sweeps see each of them.
+fn turn<'a>(nodes: &'a [String], done: Option<&str>) -> impl Iterator<Item = &'a String> {
+    let first = nodes.partition_point(|node| done.is_some_and(|done| node.as_str() <= done));
+    nodes.iter().cycle().skip(first).take(nodes.len().div_ceil(SWEEPS_OF_ALL))
 }
 
 /// The versions that each known application serves or has published last.
@@ -300,6 +328,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_node_has_its_turn_and_a_sweep_of_many_takes_few() {
+        for count in [0_usize, 1, 3, 192, 193, 1000] {
+            let nodes: Vec<String> = (0..count).map(|number| format!("{OBSERVE}n{number:04}/")).collect();
+            let (mut done, mut seen) = (None, BTreeSet::new());
+            for _ in 0..SWEEPS_OF_ALL {
+                let now: Vec<String> = turn(&nodes, done.as_deref()).cloned().collect();
+                assert!(now.len() <= count.div_ceil(SWEEPS_OF_ALL));
+                done = now.last().cloned().or(done);
+                seen.extend(now);
+            }
+            assert_eq!(seen.len(), count);
+        }
+        // Who had its turn last may be gone.
+        let nodes = ["a/".to_owned(), "c/".to_owned()];
+        assert_eq!(turn(&nodes, Some("b/")).collect::<Vec<_>>(), ["c/"]);
+        assert_eq!(turn(&nodes, Some("c/")).collect::<Vec<_>>(), ["a/"]);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_sweep_removes_the_old_and_nothing_under_a_lost_lease() {
         let memory = MemoryBucket::new();
@@ -326,10 +373,13 @@ mod tests {
             authority: CancellationToken::new(),
         };
         let world = core.worlds.borrow().clone();
-        assert!(sweep(&core, &lead, &world).await.is_err(), "this node does not lead");
+        let mut done = None;
+        assert!(deployments(&core, &lead, &world).await.is_err(), "this node does not lead");
+        assert!(observations(&core, &lead, &mut done).await.is_err(), "this node does not lead");
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 60);
         core.lease.send_modify(|view| view.lead = Some(lead.clone()));
-        sweep(&core, &lead, &world).await.unwrap();
+        assert_eq!(deployments(&core, &lead, &world).await.unwrap(), 1, "one page");
+        observations(&core, &lead, &mut done).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 50);
         assert_eq!(memory.keys(OBSERVE), [odd, new]);
     }

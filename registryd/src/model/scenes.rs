@@ -1,7 +1,6 @@
-//! Single scenes on the stage of the histories: what a fleet costs at rest, and how a node leaves it.
+//! Single scenes on the stage of the histories: how a node leaves its fleet.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use scafo_core::key::prefix;
@@ -9,7 +8,7 @@ use scafo_core::record::{Drain, DrainState, NodeRecord, ProcessState, Replicas};
 use scafo_core::{ApplicationName, NodeId};
 use tokio::time::{Instant, sleep};
 
-use super::checks::{all, at_rest, placements};
+use super::checks::{all, placements};
 use super::people::publish;
 use super::seeds::run;
 use super::sim::Sim;
@@ -116,40 +115,4 @@ fn a_drain_without_replacement_fails_by_name_and_goes_on_serving_until_forced() 
         come_to_rest(&sim, &[0]).await.unwrap();
         assert_eq!(unrouted(&sim, &names).await, []);
     });
-}
-
-/// Requests of each node in half an hour of doing nothing, per minute; the coordinator's first.
-fn idle(nodes: usize, applications: usize) -> Vec<f64> {
-    const MINUTES: u32 = 30;
-    run(async {
-        let sim = Sim::new(3, nodes + 1, TTL);
-        let _fleet = start(&sim, nodes);
-        let registry = person(&sim, nodes);
-        furnish(&sim, &registry, &vec![1; applications]).await;
-        let all: Vec<usize> = (0..nodes).collect();
-        come_to_rest(&sim, &all).await.unwrap();
-        // The last hints and the looks that they cause.
-        sleep(Duration::from_secs(30)).await;
-        let count = |node: &usize| sim.machines[*node].requests.load(Ordering::Relaxed);
-        let before: Vec<u64> = all.iter().map(count).collect();
-        sleep(Duration::from_secs(60) * MINUTES).await;
-        at_rest(&sim, &all).await.unwrap();
-        let rate = |node: &usize| f64::from(u32::try_from(count(node) - before[*node]).unwrap()) / f64::from(MINUTES);
-        let leads = |node: &usize| sim.machines[*node].core().unwrap().lease.borrow().lead.is_some();
-        let (mut order, others): (Vec<usize>, Vec<usize>) = all.iter().copied().partition(leads);
-        order.extend(others);
-        order.iter().map(rate).collect()
-    })
-}
-
-#[test]
-fn an_idle_node_costs_the_same_whatever_the_fleet_holds() {
-    for (nodes, applications) in [(1, 1), (3, 1), (3, 60)] {
-        let rates = idle(nodes, applications);
-        assert!(
-            rates[0] <= 32.0,
-            "{nodes} nodes, {applications} applications: the coordinator sends {rates:?} a minute"
-        );
-        assert!(rates[1..].iter().all(|rate| *rate <= 22.0), "{nodes} nodes, {applications} applications: {rates:?}");
-    }
 }

@@ -7,6 +7,7 @@ pub(crate) mod disk;
 pub(crate) mod drain;
 pub(crate) mod in_force;
 pub(crate) mod liveness;
+mod notes;
 pub(crate) mod own;
 pub(crate) mod parting;
 pub(crate) mod pass;

@@ -19,6 +19,7 @@ use super::apply::{Desired, Process};
 use super::desired::{Standing, Terms, Wanted, after_others, desired, next_end};
 use super::drain::{Leaving, Situation};
 use super::in_force::InForce;
+use super::notes::Notes;
 use super::own::{self, WRITE, Wrote};
 use super::parting::{Out, Stopping};
 use super::publish::Publisher;
@@ -75,7 +76,7 @@ pub(crate) struct Pass {
     serving: Vec<Serving>,
     leaving: Leaving,
     passes: u64,
-    failing: bool,
+    notes: Notes,
     publisher: Publisher,
 }
 
@@ -119,7 +120,7 @@ impl Pass {
             next_heartbeat: now.after(settings.heartbeat.get()),
             next_write: now,
             passes: 0,
-            failing: false,
+            notes: Notes::default(),
             publisher: Publisher::default(),
             core,
         }
@@ -195,7 +196,7 @@ impl Pass {
         let now = self.core.mono();
         self.passes += 1;
         let error = outcome.err();
-        self.note_failure(error.as_ref());
+        self.notes.looked(error.as_ref(), records.date(), (began.1, self.core.registry.clock().wall()));
         let unfinished = error.is_some() || records.is_incomplete();
         self.retry = unfinished.then(|| now.after(RETRY.min(self.core.settings.reconcile_interval.get())));
         if error.is_some() {
@@ -218,16 +219,6 @@ impl Pass {
         self.publisher.looked(&records, asked, status);
         self.records = Some(records);
         Ok(())
-    }
-
-    /// One line in the log when the bucket stops or starts answering, not one for each pass.
-    fn note_failure(&mut self, error: Option<&Problem>) {
-        match (error, self.failing) {
-            (Some(problem), false) => tracing::warn!(?problem, "a look at the bucket failed; the last snapshot stays"),
-            (None, true) => tracing::info!("the bucket answers again"),
-            _ => {}
-        }
-        self.failing = error.is_some();
     }
 
     async fn take_in(&mut self, records: &Records, began: Mono, now: Mono) -> Result<(), Fatal> {

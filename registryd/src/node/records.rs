@@ -10,7 +10,7 @@ use std::time::Duration;
 use scafo_core::key::{name_of, prefix};
 use scafo_core::record::{ApplicationRecord, NodeRecord, PlacementRecord};
 use scafo_core::view::RecordFault;
-use scafo_core::{ApplicationName, NodeId, Problem};
+use scafo_core::{ApplicationName, NodeId, Problem, Timestamp};
 use scafo_store::ETag;
 
 use super::liveness::{Liveness, Sighting};
@@ -45,6 +45,8 @@ pub(crate) struct Records {
     /// How often that happens.
     pulse_every: Duration,
     shown: Shown,
+    /// The store's clock in the last look, if that listed the nodes.
+    date: Option<Timestamp>,
 }
 
 /// What a look is to do.
@@ -96,6 +98,7 @@ impl Records {
             pulse: None,
             pulse_every,
             shown: Shown::default(),
+            date: None,
         }
     }
 
@@ -130,11 +133,17 @@ impl Records {
         &self.shown
     }
 
+    /// What the store's clock said in the last look, if it listed the nodes, as happens with every heartbeat.
+    pub(crate) const fn date(&self) -> Option<Timestamp> {
+        self.date
+    }
+
     /// One look. After a failure the same is due again.
     ///
     /// # Errors
     /// Store errors; what could be read is kept.
     pub(crate) async fn look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
+        self.date = None;
         let Order { asked, now, hint, jitter } = order;
         let full = hint == HintDue::Yes && self.full.is_none_or(|due| due <= now);
         let mut plan = Plan {
@@ -179,6 +188,7 @@ impl Records {
                 }
             };
             self.again.nodes = !done.stale.is_empty();
+            self.date = self.nodes.date();
             self.liveness.looked(self.sightings(), now);
             self.pulse = Some(now.after(self.pulse_every));
         }

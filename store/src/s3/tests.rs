@@ -123,6 +123,21 @@ async fn tags_go_back_in_the_form_in_which_they_came_or_as_told() {
 }
 
 #[tokio::test]
+async fn the_date_of_an_answer_does_not_change_by_which_clock_the_next_request_is_signed() {
+    let wrong = || Reply::Answer("200 OK\r\netag: \"t\"\r\ndate: Sat, 01 Jan 2000 00:00:00 GMT", "x");
+    let server = serve(vec![wrong(), wrong(), wrong()]).await;
+    let answer = server.bucket.get("k").await.unwrap().unwrap();
+    assert_eq!(answer.head.date.map(|date| date.to_string()), Some("2000-01-01T00:00:00.000Z".to_owned()));
+    server.bucket.get("k").await.unwrap();
+    server.bucket.put("k", Bytes::from_static(b"x"), on(Condition::Absent)).await.unwrap();
+    let seen = server.seen.lock().await;
+    for head in seen.iter() {
+        let signed = head.lines().find_map(|line| line.strip_prefix("x-amz-date: ")).unwrap();
+        assert!(!signed.starts_with("2000"), "{signed}");
+    }
+}
+
+#[tokio::test]
 async fn each_call_is_one_request_whatever_comes_back() {
     let busy = "<Error><Code>SlowDown</Code><Message>slower</Message></Error>";
     let replies = vec![Reply::Hangup, Reply::Answer("503 Slow", busy), Reply::Answer("500 Oops", ""), Reply::Hangup];

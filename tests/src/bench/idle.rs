@@ -57,8 +57,11 @@ pub(crate) async fn run() {
     }
     tokio::time::sleep(WINDOW).await;
     let minute = 60.0 / started.elapsed().as_secs_f64();
-    for scene in scenes {
+    // All of them before the first one stops, which takes a while in which the others go on.
+    for scene in &scenes {
         scene.report(minute);
+    }
+    for scene in scenes {
         for (node, _) in scene.nodes {
             node.stop().await;
         }

@@ -15,6 +15,7 @@ mod propagation;
 mod recovery;
 mod registry;
 mod rendering;
+mod simulate;
 mod statistics;
 mod wrk;
 
@@ -61,5 +62,8 @@ async fn main() {
     }
     if runs("idle") {
         idle::run().await;
+    }
+    if runs("simulate") {
+        simulate::run();
     }
 }

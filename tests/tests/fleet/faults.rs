@@ -22,8 +22,10 @@ use crate::support::{Fleet, call, ended, id, long, record, seed, send_deploy, un
 const NODES: usize = 3;
 const HOSTS: usize = 6;
 
-/// Everything of scafo's own; what celld keeps for an application is celld's to protect.
+/// Everything of scafo's own.
 const REGISTRY: &str = "_scafo/";
+/// What the runtime keeps for applications: their code, their pointers, the leases of its processes.
+const FLEETS: &str = "fleets/";
 
 /// Together they befall about three requests in ten.
 const FAULTS: [Fault; 14] = [
@@ -43,12 +45,28 @@ const FAULTS: [Fault; 14] = [
     Fault::DelayAnswer { by_ms: 80 },
 ];
 
+/// What befalls requests of the runtime, about one in ten: deploy jobs fail in the middle, and processes that cannot renew their
+/// lease fence themselves. Nothing here lands after its sender was told that it failed: a pointer that moves long after its
+/// job is celld's to protect against.
+const FAULTS_OF_RUNTIMES: [Fault; 7] = [
+    Fault::DropRequest,
+    Fault::DropAnswer,
+    Fault::TearAnswer,
+    Fault::Answer(Reply::InternalError),
+    Fault::Answer(Reply::ServiceUnavailable),
+    Fault::Answer(Reply::SlowDown),
+    Fault::DelayAnswer { by_ms: 80 },
+];
+
 /// What each node's proxy does beside that: every node has another store, as far as it can tell.
 fn misbehave(proxies: &[FaultProxy]) {
     let writes = [Operation::Get, Operation::Head, Operation::Put, Operation::List];
     for (number, proxy) in proxies.iter().enumerate() {
         for fault in FAULTS {
             proxy.push(Rule::new(fault).on(writes).under(REGISTRY).percent(2));
+        }
+        for fault in FAULTS_OF_RUNTIMES {
+            proxy.push(Rule::new(fault).on(writes).under(FLEETS).percent(2));
         }
         proxy.push(Rule::new(Fault::DropRequest).on([Operation::Delete]).under(REGISTRY).percent(10));
         proxy.push(Rule::new(Fault::DropAnswer).on([Operation::Delete]).under(REGISTRY).percent(10));

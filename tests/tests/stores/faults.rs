@@ -140,12 +140,15 @@ async fn a_clock_can_be_off_for_one_answer() {
     let bench = Bench::start().await;
     put(&bench.bucket, "k", "x", Condition::None).await;
     let right = bench.bucket.head("k").await.unwrap().unwrap().date.unwrap();
-    // The SDK believes the answer and signs what follows by that clock, so it has to be the last one.
-    bench.proxy.push(Rule::new(Fault::ShiftDate { by_s: 3_600 }));
+    bench.proxy.push(Rule::new(Fault::ShiftDate { by_s: 3_600 }).nth(Nth::Only(1)));
     let shifted = bench.bucket.head("k").await.unwrap().unwrap().date.unwrap();
     let ahead_s = shifted.as_seconds() - right.as_seconds();
     // The second answer came a moment later.
     assert!((3_600..=3_660).contains(&ahead_s), "{ahead_s}");
+    // Nothing that follows is signed by that clock, which the store would refuse.
+    let written = put(&bench.bucket, "k", "y", Condition::None).await;
+    assert!(matches!(written, Put::Written(_)), "{written:?}");
+    assert_eq!(stands(&bench.store, "k").await.as_deref(), Some("y"));
 }
 
 #[tokio::test]

@@ -1,0 +1,191 @@
+//! What idle fleets send to their bucket in a minute, and what that costs: the daemon's own code on virtual time, up to a thousand
+//! nodes. `idle` counts the same in front of a real bucket, for a few.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ed25519_dalek::SigningKey;
+use scafo_core::settings::{BucketAccess, Millis, NodeIdentity, RegistrydSettings, Secret};
+use scafo_core::token::PublicKey;
+use scafo_registryd::measure::idle::{self, Counted, Does, Requests, Scene};
+
+const NODES: [usize; 4] = [1, 10, 100, 1_000];
+const APPLICATIONS: [usize; 4] = [10, 100, 1_000, 10_000];
+/// Scenes with more nodes × applications than this are left out: each node holds every record in memory, here in one process.
+const LARGEST: usize = 100_000;
+/// Applications that run on each node; the others have only their records.
+const RUNNING: usize = 10;
+/// All nodes start at once; so long they may take to come to rest.
+const WARM_UP: Duration = Duration::from_mins(4);
+/// Simulated time in which requests are counted.
+const WINDOW: Duration = Duration::from_mins(30);
+const SEED: u64 = 1;
+
+/// Intervals, at their defaults.
+const LEASE_TTL: Millis = Millis(15_000);
+const HEARTBEAT: Millis = Millis(30_000);
+const LIVENESS: Millis = Millis(90_000);
+const RECONCILE: Millis = Millis(5_000);
+
+/// What the design allows a node, and one that coordinates, in a minute. One request of each is for observations, which are not
+/// simulated.
+const GOALS: (f64, f64) = (22.0, 32.0);
+
+/// Public prices in US dollars for a thousand requests, as large stores ask them for their standard class.
+const USD_PER_1000_WRITES_AND_LISTINGS: f64 = 0.005;
+const USD_PER_1000_READS: f64 = 0.0004;
+const MINUTES_OF_A_MONTH: f64 = 30.0 * 24.0 * 60.0;
+
+type Outcome = Result<(Vec<Counted>, Duration), String>;
+
+pub(crate) fn run() {
+    println!(
+        "## simulate: requests of an idle fleet in a minute, virtual time, {} min counted (goal for a node ≤ {}, \
+         coordinating ≤ {}); {USD_PER_1000_WRITES_AND_LISTINGS} USD per 1,000 PUT and LIST, {USD_PER_1000_READS} per 1,000 GET",
+        WINDOW.as_secs() / 60,
+        GOALS.0,
+        GOALS.1
+    );
+    let all: Vec<(usize, usize)> =
+        NODES.iter().flat_map(|nodes| APPLICATIONS.iter().map(|applications| (*nodes, *applications))).collect();
+    let (scenes, left_out): (Vec<_>, Vec<_>) = all.into_iter().partition(|(nodes, held)| nodes * held <= LARGEST);
+    for ((nodes, applications), outcome) in scenes.iter().zip(simulated(&scenes)) {
+        report(*nodes, *applications, outcome);
+    }
+    let left_out: Vec<String> = left_out.iter().map(|(nodes, held)| format!("{nodes} × {held}")).collect();
+    println!("  not simulated for their size (nodes × applications): {}\n", left_out.join(", "));
+}
+
+/// As many at once as there are cores, the largest first. Counts do not depend on that.
+fn simulated(scenes: &[(usize, usize)]) -> Vec<Outcome> {
+    let outcomes: Vec<Mutex<Outcome>> = scenes.iter().map(|_| Mutex::new(Err("it panicked".to_owned()))).collect();
+    let mut order: Vec<usize> = (0..scenes.len()).collect();
+    order.sort_by_key(|scene| std::cmp::Reverse(scenes[*scene]));
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(scene) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (nodes, applications) = scenes[*scene];
+            let started = Instant::now();
+            let outcome = idle::run(&scene_of(nodes, applications)).map(|counted| (counted, started.elapsed()));
+            *outcomes[*scene].lock().expect("no holder panics") = outcome;
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(4) {
+            scope.spawn(work);
+        }
+    });
+    outcomes.into_iter().map(|outcome| outcome.into_inner().expect("no holder panics")).collect()
+}
+
+fn report(nodes: usize, applications: usize, outcome: Outcome) {
+    let (counted, took) = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => return println!("{nodes:>5} nodes, {applications:>6} applications: no figures: {why}"),
+    };
+    let rates = |coordinates: bool| {
+        let of = counted.iter().filter(|node| node.coordinates == coordinates);
+        of.map(|node| node.per_minute(WINDOW)).collect::<Vec<f64>>()
+    };
+    let (follows, coordinates) = (rates(false), rates(true));
+    let total: f64 = follows.iter().chain(&coordinates).sum();
+    let mean = follows.iter().sum::<f64>() / follows.len().max(1) as f64;
+    let most = follows.iter().copied().fold(0.0, f64::max);
+    let month = counted.iter().map(|node| price(&node.requests)).sum::<f64>() * MINUTES_OF_A_MONTH / minutes();
+    println!(
+        "{nodes:>5} nodes, {applications:>6} applications: node {mean:>5.2} (most {most:>5.2}), coordinates {:>5.2}, \
+         fleet {total:>8.1}; a month {month:>8.2} USD, {:.2} a node   ({:.0} s)",
+        coordinates.iter().sum::<f64>(),
+        month / nodes as f64,
+        took.as_secs_f64()
+    );
+    for (role, coordinates) in [("node", false), ("coordinates", true)] {
+        let of: Vec<&Counted> = counted.iter().filter(|node| node.coordinates == coordinates).collect();
+        if !of.is_empty() {
+            println!("{:>14}: {}", role, kinds(&of));
+        }
+    }
+}
+
+/// The mean of these nodes in a minute, by kind.
+fn kinds(nodes: &[&Counted]) -> String {
+    let mut all = Requests::new();
+    for ((does, kind), count) in nodes.iter().flat_map(|node| &node.requests) {
+        *all.entry((*does, kind.clone())).or_default() += count;
+    }
+    let each = |((does, kind), count): (&(Does, String), &u64)| {
+        format!("{does} {kind} {:.2}", *count as f64 / nodes.len() as f64 / minutes())
+    };
+    all.iter().map(each).collect::<Vec<_>>().join(", ")
+}
+
+fn minutes() -> f64 {
+    WINDOW.as_secs_f64() / 60.0
+}
+
+/// In US dollars. Deletes are free.
+fn price(requests: &Requests) -> f64 {
+    let each = |((does, _), count): (&(Does, String), &u64)| {
+        let thousand = match does {
+            Does::Get => USD_PER_1000_READS,
+            Does::Put | Does::List => USD_PER_1000_WRITES_AND_LISTINGS,
+            Does::Delete => 0.0,
+        };
+        *count as f64 * thousand / 1000.0
+    };
+    requests.iter().map(each).sum()
+}
+
+fn scene_of(nodes: usize, applications: usize) -> Scene {
+    Scene {
+        settings: (0..nodes).map(settings).collect(),
+        applications,
+        running: applications.min(nodes * RUNNING),
+        warm_up: WARM_UP,
+        window: WINDOW,
+        seed: SEED,
+    }
+}
+
+fn settings(index: usize) -> RegistrydSettings {
+    let nothing = || PathBuf::from("/nonexistent");
+    RegistrydSettings {
+        node: NodeIdentity {
+            id: format!("node-{index}").parse().expect("an id"),
+            public_key: PublicKey::from(&SigningKey::from_bytes(&[1; 32])),
+            address: "127.0.0.1".to_owned(),
+            api: "127.0.0.1:7400".to_owned(),
+            labels: [("region".to_owned(), "eu".to_owned())].into(),
+            platform_domains: Vec::new(),
+            api_public: true,
+            celld_version: Some("0.6.0".to_owned()),
+        },
+        bucket: BucketAccess {
+            name: "simulated".to_owned(),
+            prefix: String::new(),
+            endpoint: None,
+            region: "simulated".to_owned(),
+            path_style: true,
+            access_key_id: "simulated".to_owned(),
+            secret_access_key: Secret::new("simulated"),
+            session_token: None,
+        },
+        embedded: false,
+        dir: nothing(),
+        supervisor_socket: nothing(),
+        lease_ttl: LEASE_TTL,
+        heartbeat: HEARTBEAT,
+        liveness: LIVENESS,
+        reconcile_interval: RECONCILE,
+        ingress_hold: Millis(35_000),
+        deploy_task_timeout: Millis(600_000),
+        deploy_jobs: 2,
+        deploy_queue: RegistrydSettings::deploy_queue(),
+        local_only: false,
+        drain_timeout: RegistrydSettings::drain_timeout(),
+        observe_retention: RegistrydSettings::observe_retention(),
+        storage_value_bytes: RegistrydSettings::storage_value_bytes(),
+    }
+}
