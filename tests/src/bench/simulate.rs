@@ -14,13 +14,16 @@ use scafo_registryd::measure::idle::{self, Counted, Does, Requests, Scene};
 const NODES: [usize; 4] = [1, 10, 100, 1_000];
 const APPLICATIONS: [usize; 4] = [10, 100, 1_000, 10_000];
 /// Scenes with more nodes × applications than this are left out: each node holds every record in memory, here in one process.
-const LARGEST: usize = 100_000;
+const LARGEST: usize = 50_000;
 /// Applications that run on each node; the others have only their records.
 const RUNNING: usize = 10;
-/// All nodes start at once; so long they may take to come to rest.
-const WARM_UP: Duration = Duration::from_mins(4);
-/// Simulated time in which requests are counted.
-const WINDOW: Duration = Duration::from_mins(30);
+/// All nodes start at once; so long they may take to come to rest, and so long requests are counted then: every node looks at
+/// everything once meanwhile.
+const TIMES: (Duration, Duration) = (Duration::from_mins(4), Duration::from_mins(20));
+/// The same beyond [`MANY`] applications: the coordinator first reads all claims and deploys once, a page of 1,000 in each minute,
+/// and nodes look at everything less often.
+const TIMES_OF_MANY: (Duration, Duration) = (Duration::from_mins(12), Duration::from_mins(40));
+const MANY: usize = 1_000;
 const SEED: u64 = 1;
 
 /// Intervals, at their defaults.
@@ -42,11 +45,9 @@ type Outcome = Result<(Vec<Counted>, Duration), String>;
 
 pub(crate) fn run() {
     println!(
-        "## simulate: requests of an idle fleet in a minute, virtual time, {} min counted (goal for a node ≤ {}, \
+        "## simulate: requests of an idle fleet in a minute, on virtual time (goal for a node ≤ {}, \
          coordinating ≤ {}); {USD_PER_1000_WRITES_AND_LISTINGS} USD per 1,000 PUT and LIST, {USD_PER_1000_READS} per 1,000 GET",
-        WINDOW.as_secs() / 60,
-        GOALS.0,
-        GOALS.1
+        GOALS.0, GOALS.1
     );
     let all: Vec<(usize, usize)> =
         NODES.iter().flat_map(|nodes| APPLICATIONS.iter().map(|applications| (*nodes, *applications))).collect();
@@ -85,15 +86,16 @@ fn report(nodes: usize, applications: usize, outcome: Outcome) {
         Ok(outcome) => outcome,
         Err(why) => return println!("{nodes:>5} nodes, {applications:>6} applications: no figures: {why}"),
     };
+    let window = times(applications).1;
     let rates = |coordinates: bool| {
         let of = counted.iter().filter(|node| node.coordinates == coordinates);
-        of.map(|node| node.per_minute(WINDOW)).collect::<Vec<f64>>()
+        of.map(|node| node.per_minute(window)).collect::<Vec<f64>>()
     };
     let (follows, coordinates) = (rates(false), rates(true));
     let total: f64 = follows.iter().chain(&coordinates).sum();
     let mean = follows.iter().sum::<f64>() / follows.len().max(1) as f64;
     let most = follows.iter().copied().fold(0.0, f64::max);
-    let month = counted.iter().map(|node| price(&node.requests)).sum::<f64>() * MINUTES_OF_A_MONTH / minutes();
+    let month = counted.iter().map(|node| price(&node.requests)).sum::<f64>() * MINUTES_OF_A_MONTH / minutes(window);
     println!(
         "{nodes:>5} nodes, {applications:>6} applications: node {mean:>5.2} (most {most:>5.2}), coordinates {:>5.2}, \
          fleet {total:>8.1}; a month {month:>8.2} USD, {:.2} a node   ({:.0} s)",
@@ -104,25 +106,29 @@ fn report(nodes: usize, applications: usize, outcome: Outcome) {
     for (role, coordinates) in [("node", false), ("coordinates", true)] {
         let of: Vec<&Counted> = counted.iter().filter(|node| node.coordinates == coordinates).collect();
         if !of.is_empty() {
-            println!("{:>14}: {}", role, kinds(&of));
+            println!("{role:>14}: {}", kinds(&of, window));
         }
     }
 }
 
 /// The mean of these nodes in a minute, by kind.
-fn kinds(nodes: &[&Counted]) -> String {
+fn kinds(nodes: &[&Counted], window: Duration) -> String {
     let mut all = Requests::new();
     for ((does, kind), count) in nodes.iter().flat_map(|node| &node.requests) {
         *all.entry((*does, kind.clone())).or_default() += count;
     }
     let each = |((does, kind), count): (&(Does, String), &u64)| {
-        format!("{does} {kind} {:.2}", *count as f64 / nodes.len() as f64 / minutes())
+        format!("{does} {kind} {:.2}", *count as f64 / nodes.len() as f64 / minutes(window))
     };
     all.iter().map(each).collect::<Vec<_>>().join(", ")
 }
 
-fn minutes() -> f64 {
-    WINDOW.as_secs_f64() / 60.0
+fn minutes(window: Duration) -> f64 {
+    window.as_secs_f64() / 60.0
+}
+
+const fn times(applications: usize) -> (Duration, Duration) {
+    if applications > MANY { TIMES_OF_MANY } else { TIMES }
 }
 
 /// In US dollars. Deletes are free.
@@ -139,12 +145,13 @@ fn price(requests: &Requests) -> f64 {
 }
 
 fn scene_of(nodes: usize, applications: usize) -> Scene {
+    let (warm_up, window) = times(applications);
     Scene {
         settings: (0..nodes).map(settings).collect(),
         applications,
         running: applications.min(nodes * RUNNING),
-        warm_up: WARM_UP,
-        window: WINDOW,
+        warm_up,
+        window,
         seed: SEED,
     }
 }

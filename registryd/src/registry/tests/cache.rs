@@ -178,6 +178,37 @@ async fn a_heartbeat_can_be_seen_without_reading_the_record() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_records_that_only_move_some_are_read_in_turn_and_one_of_another_size_at_once() {
+    let world = World::new();
+    let registry = &world.registry;
+    let ids = ["a", "b", "c", "d", "e"];
+    for (number, id) in (1..).zip(ids) {
+        registry.register_node(&node(id, number), Arrival::Joining).await.unwrap();
+    }
+    let beat = async |id: &str, leaves: bool| {
+        let later = registry.clock().wall().after(Duration::from_secs(30));
+        let change = |node: &mut NodeRecord| {
+            node.heartbeat_at = later;
+            node.leaving |= leaves;
+            Ok(())
+        };
+        registry.update_node(&Intent::new(), &id.parse().unwrap(), change).await.unwrap();
+    };
+    let mut cache: Cache<NodeRecord> = Cache::default();
+    cache.refresh(registry.engine(), Read::Moved).await.unwrap();
+    let mut read = Vec::new();
+    for leaver in ["", "", "e"] {
+        tokio::time::advance(Duration::from_secs(30)).await;
+        for id in ids {
+            beat(id, id == leaver).await;
+        }
+        let refreshed = cache.refresh(registry.engine(), Read::Some(2)).await.unwrap();
+        read.push(refreshed.read.iter().map(|key| key["_scafo/nodes/".len()..].to_owned()).collect::<Vec<_>>());
+    }
+    assert_eq!(read, [vec!["a.json", "b.json"], vec!["c.json", "d.json"], vec!["a.json", "b.json", "e.json"]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_empty_prefix_is_an_empty_cache() {
     let world = World::new();
     let mut cache: Cache<PlacementRecord> = Cache::default();
