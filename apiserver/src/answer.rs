@@ -161,7 +161,7 @@ fn span(request: &Request, method: &'static str, route: &'static str, id: &str) 
     let span = tracing::info_span!(target: trace::SPANS, parent: None, "request",
         otel.name = format!("{method} {route}"), otel.kind = "server", http.request.method = method, http.route = route,
         http.response.status_code = Empty, otel.status_code = Empty, error.type = Empty, scafo.caller = Empty,
-        scafo.request = id);
+        scafo.application = Empty, scafo.request = id);
     trace::join(&span, request.headers());
     span
 }

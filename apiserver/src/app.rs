@@ -8,8 +8,9 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::HeaderMap;
 use scafo_core::problem::Problem;
-use scafo_core::settings::ApiserverSettings;
+use scafo_core::settings::{ApiserverSettings, ObserveSettings};
 use scafo_core::view::Health;
+use scafo_proto::record::Recording;
 use scafo_telemetry::metrics::Metrics;
 
 use crate::administration::Administration;
@@ -99,6 +100,12 @@ impl App {
     /// The JSON body of a control request.
     pub(crate) async fn control(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
         body::whole(headers, body, self.json_bytes, "api.jsonBytes").await
+    }
+
+    /// Hands in what this process measures and traces, where the node keeps observations. Has to be called within a runtime.
+    pub fn record(&self, told: Option<&ObserveSettings>) -> Option<Recording> {
+        let metrics = self.metrics.clone();
+        Recording::begin("apiserver", told, move || metrics.text())
     }
 
     /// Lays down the deploys that are being carried; the next process takes them up again.

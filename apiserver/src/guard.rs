@@ -13,6 +13,7 @@ use http::request::Parts;
 use scafo_core::id::{ApplicationName, DeployId};
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::Role;
+use tracing::Span;
 
 use crate::answer::{Refusal, RequestId, Signed, Target};
 use crate::app::App;
@@ -154,6 +155,7 @@ async fn admit(
     }
     if let Some(application) = application.transpose()? {
         caller.must_reach(&application)?;
+        Span::current().record("scafo.application", application.as_str());
         parts.extensions.insert(application);
     }
     if who == Who::Admin {

@@ -34,6 +34,7 @@ async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::E
     }
     let shutdown = child::shutdown_signal()?;
     let app = App::open(settings, Arc::new(SystemClock))?;
+    let recording = app.record(telemetry.observe.as_ref());
     let stop = CancellationToken::new();
     let serving = async {
         let metrics = server::serve(scraped.into_iter().collect(), metrics::router(&app), stop.clone());
@@ -49,6 +50,9 @@ async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::E
         }
     }
     app.stop().await;
+    if let Some(recording) = recording {
+        recording.end().await;
+    }
     if let Some(export) = export {
         export.end().await;
     }

@@ -11,6 +11,7 @@ mod fuzz;
 pub mod hex;
 pub mod id;
 pub mod key;
+pub mod observation;
 pub mod problem;
 pub mod record;
 pub mod routing;
@@ -24,5 +25,6 @@ pub mod trust;
 pub mod view;
 
 pub use id::{ApplicationName, DeployId, DeploymentVersion, NodeId, OperatorId};
+pub use observation::ObservationKey;
 pub use problem::{Problem, ProblemCode};
 pub use time::Timestamp;

@@ -120,6 +120,9 @@ pub struct RegistrydSettings {
     /// How long a drain waits for replacements, default 10 min.
     #[serde(default = "RegistrydSettings::drain_timeout")]
     pub drain_timeout: Millis,
+    /// How often observations are written to the bucket, default 60 s; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe_flush: Option<Millis>,
     /// How long observations are kept, default 7 d.
     #[serde(default = "RegistrydSettings::observe_retention")]
     pub observe_retention: Millis,
@@ -265,6 +268,19 @@ pub struct TelemetrySettings {
     /// URL of the OTLP receiver (gRPC) that spans are sent to; absent: none are recorded.
     #[serde(default)]
     pub otlp: Option<String>,
+    /// Where observations are handed in; absent: they are not recorded, or by this daemon itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe: Option<ObserveSettings>,
+}
+
+/// How a daemon hands in what it measured and traced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObserveSettings {
+    /// The registry's socket.
+    pub registry_socket: PathBuf,
+    /// Time between two flushes, default 60 s.
+    pub flush: Millis,
 }
 
 /// A duration that is whole milliseconds on the wire.

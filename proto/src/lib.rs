@@ -8,6 +8,7 @@ pub mod child;
 pub mod chunk;
 pub mod figures;
 mod lockdown;
+pub mod record;
 pub mod status;
 pub mod transport;
 

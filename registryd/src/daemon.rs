@@ -33,10 +33,12 @@ use crate::node::disk::Disk;
 use crate::node::parting::Parting;
 use crate::node::wake::Wake;
 use crate::node::world::World;
+use crate::observe::flush::{Desk, Flusher};
 use crate::parts::{Means, Processes};
 use crate::registry::{Clock, Mono, Registry};
 use crate::service::{
-    AdminService, AdministrationService, Door, Operations, RegistryService, StorageService, UnderWay,
+    AdminService, AdministrationService, Door, ObservationsService, Operations, RecorderService, RegistryService,
+    StorageService, UnderWay,
 };
 use crate::supervisor::Supervisor;
 use crate::tls::Locks;
@@ -174,16 +176,21 @@ pub async fn run(
     let under_way = UnderWay::default();
     let administration = |door| AdministrationService::new(phase.clone(), door, under_way.clone()).into_server();
     let figures = Figures::default();
-    let collect = figures.collect(&phase, channel(&settings.supervisor_socket));
+    let supervisor = channel(&settings.supervisor_socket);
+    let metrics = figures.metrics(&phase);
+    let collect = Figures::collect(metrics.clone(), supervisor.clone());
+    let desk = settings.observe_flush.map(|_| Desk::default());
     let grpc = server()
         .add_service(health.clone())
         .add_service(Exposed::server(collect))
+        .add_service(RecorderService::server(desk.clone()))
         .add_service(registry_service)
         .add_service(administration(Door::Api))
         .add_service(StorageService::new(phase.clone()).into_server());
     let admin = server()
         .add_service(health)
         .add_service(administration(Door::Admin))
+        .add_service(ObservationsService::server(phase.clone()))
         .add_service(AdminService::new(phase.clone()).into_server());
     for (name, listener, router) in [("grpc", sockets.grpc, grpc), ("admin", sockets.admin, admin)] {
         let stop = stop.clone();
@@ -193,7 +200,18 @@ pub async fn run(
         });
     }
     let counted: Arc<dyn Bucket> = Arc::new(Counted::new(bucket, figures.clone()));
-    let counted = (counted, figures);
+    let flusher = desk.zip(settings.observe_flush).map(|(desk, every)| Flusher {
+        bucket: Arc::clone(&counted),
+        clock: Arc::clone(&clock),
+        node: settings.node.id.clone(),
+        every: every.get(),
+        desk,
+        metrics,
+        supervisor,
+        figures: figures.clone(),
+        sequence: 0,
+    });
+    let counted = (counted, figures, flusher);
     let mut work = JoinSet::new();
     let worker = stop.clone();
     work.spawn(async move { start_and_work(settings, counted, clock, phases, &reporter, worker).await });
@@ -219,7 +237,7 @@ pub async fn run(
 /// Registers, however long the bucket takes to answer, then works until a part ends.
 async fn start_and_work(
     settings: RegistrydSettings,
-    (bucket, figures): (Arc<dyn Bucket>, Figures),
+    (bucket, figures, flusher): (Arc<dyn Bucket>, Figures, Option<Flusher>),
     clock: Arc<dyn Clock>,
     phases: watch::Sender<Phase>,
     reporter: &HealthReporter,
@@ -249,6 +267,10 @@ async fn start_and_work(
     let installation = registered.in_force.kept().installation.clone();
     parts.spawn(node::apply::apply(Arc::clone(&core), installation, wanted));
     parts::spawn(&mut parts, &core, registered, owned, Processes { statuses, desired });
+    let mut observing = JoinSet::new();
+    if let Some(flusher) = flusher {
+        observing.spawn(flusher.run(stop.clone()));
+    }
     let mut election = JoinSet::new();
     election.spawn(coordinator::driver::elect(Arc::clone(&core), stop.clone()));
     phases.send_replace(Phase::Ready(Arc::clone(&core)));
@@ -259,15 +281,27 @@ async fn start_and_work(
         ended = parts.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("a part of the daemon")),
         () = stop.cancelled() => Fatal::Ended("the daemon, as asked,"),
         ended = election.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("the election")),
+        Some(ended) = observing.join_next() => ended.unwrap_or(Fatal::Ended("the flushing of observations")),
     };
-    if stop.is_cancelled() && tokio::time::timeout(FLUSH, election.join_next()).await.is_err() {
-        tracing::warn!("the lease is not given back; another node takes over when it lapses");
+    if stop.is_cancelled() {
+        let last = |tasks| tokio::time::timeout(FLUSH, join(tasks));
+        let (lease, observed) = tokio::join!(last(election), last(observing));
+        if lease.is_err() {
+            tracing::warn!("the lease is not given back; another node takes over when it lapses");
+        }
+        if observed.is_err() {
+            tracing::warn!("what was measured and traced last is not in the bucket");
+        }
     }
     reporter.set_service_status("", ServingStatus::NotServing).await;
     if let Err(problem) = core.registry.flush_hints(FLUSH).await {
         tracing::warn!(?problem, "a change hint did not go out");
     }
     end
+}
+
+async fn join(mut tasks: JoinSet<Fatal>) {
+    while tasks.join_next().await.is_some() {}
 }
 
 /// Tries to register until it is done or refused. One line in the log for each change of what keeps it.
@@ -349,6 +383,7 @@ pub(crate) mod testing {
             deploy_queue: 16,
             local_only: false,
             drain_timeout: RegistrydSettings::drain_timeout(),
+            observe_flush: None,
             observe_retention: RegistrydSettings::observe_retention(),
             storage_value_bytes: RegistrydSettings::storage_value_bytes(),
         }

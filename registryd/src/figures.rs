@@ -41,6 +41,11 @@ struct Passed {
     outcome: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
 /// The figures that are kept. Clones count together.
 #[derive(Debug, Clone)]
 pub(crate) struct Figures {
@@ -50,6 +55,8 @@ pub(crate) struct Figures {
     pass_seconds: Histogram,
     /// Of the last look that went through, in seconds since 1970: what is served is as old as that.
     seen_at: Gauge<f64, AtomicU64>,
+    flushes: Family<Passed, Counter>,
+    unrecorded: Family<Reason, Counter>,
 }
 
 impl Default for Figures {
@@ -60,6 +67,8 @@ impl Default for Figures {
             passes: Family::default(),
             pass_seconds: seconds(),
             seen_at: Gauge::default(),
+            flushes: Family::default(),
+            unrecorded: Family::default(),
         }
     }
 }
@@ -74,13 +83,26 @@ impl Figures {
         }
     }
 
+    /// Counts a file of observations.
+    pub(crate) fn flushed(&self, taken: bool) {
+        self.flushes.get_or_create(&Passed { outcome: if taken { "done" } else { "failed" } }).inc();
+    }
+
+    /// Counts what did not get into the observations.
+    pub(crate) fn unrecorded(&self, reason: &'static str, rows: u64) {
+        self.unrecorded.get_or_create(&Reason { reason }).inc_by(rows);
+    }
+
+    /// Everything that this daemon counts.
+    pub(crate) fn metrics(&self, phase: &watch::Receiver<Phase>) -> Metrics {
+        Metrics::new("registryd", |registry| self.register(registry, phase))
+    }
+
     /// Everything that this daemon counts, and what the supervisor behind `supervisor` does.
     pub(crate) fn collect(
-        &self,
-        phase: &watch::Receiver<Phase>,
+        metrics: Metrics,
         supervisor: Channel,
     ) -> impl Fn() -> futures_util::future::BoxFuture<'static, String> + Send + Sync + 'static + use<> {
-        let metrics = Metrics::new("registryd", |registry| self.register(registry, phase));
         move || {
             let (metrics, supervisor) = (metrics.clone(), supervisor.clone());
             Box::pin(async move {
@@ -99,6 +121,7 @@ impl Figures {
         registry.register_with_unit("reconcile_pass_duration", about, Unit::Seconds, self.pass_seconds.clone());
         let about = "When the last look at the bucket ended that went through, in seconds since 1970";
         registry.register_with_unit("snapshot_timestamp", about, Unit::Seconds, self.seen_at.clone());
+        self.register_observations(registry);
         for (kind, name, help, unit, of) in READ {
             let phase = phase.clone();
             read(registry, *kind, (*name, *help, unit.clone()), move || match &*phase.borrow() {
@@ -106,6 +129,15 @@ impl Figures {
                 Phase::Starting(_) => Samples::new(),
             });
         }
+    }
+}
+
+impl Figures {
+    pub(crate) fn register_observations(&self, registry: &mut Registry) {
+        let about = "Files of observations, by whether the bucket took them";
+        registry.register("observation_flushes", about, self.flushes.clone());
+        let about = "Observations that were not recorded, by why";
+        registry.register("observations_dropped", about, self.unrecorded.clone());
     }
 }
 

@@ -16,6 +16,7 @@ pub mod measure;
 #[cfg(test)]
 mod model;
 mod node;
+pub mod observe;
 mod parts;
 pub mod registry;
 mod service;

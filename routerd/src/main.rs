@@ -23,7 +23,7 @@ async fn run(listeners: &mut child::Listeners) -> Result<(), Box<dyn std::error:
     let export = child::export_spans("scafo-routerd", &telemetry);
     let socket = listeners.take_unix("grpc")?;
     let shutdown = child::shutdown_signal()?;
-    let ended = scafo_routerd::daemon::run(settings, socket, shutdown).await;
+    let ended = scafo_routerd::daemon::run(settings, telemetry.observe.as_ref(), socket, shutdown).await;
     if let Some(export) = export {
         export.end().await;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use scafo_core::config::Config;
 use scafo_core::record::ProcessState;
 use scafo_proto::figures::Exposed;
+use scafo_proto::record::Recording;
 use scafo_proto::supervisor::supervisor_server::SupervisorServer;
 use scafo_proto::transport::{self, Peers};
 use sd_notify::NotifyState;
@@ -56,6 +57,8 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     // Ends with this function.
     let mut talking = JoinSet::new();
     talking.spawn(feed_watchdog());
+    // What it measures registryd asks it for.
+    let _recording = Recording::begin("supervisor", planner.plan(&config, &[]).observe().as_ref(), String::new);
     let mut daemons = Group::start(daemons, &spawner);
     let handles = daemons.handles();
     let handles = known.get_or_init(|| handles).clone();

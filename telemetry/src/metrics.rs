@@ -155,6 +155,13 @@ impl Collector for Own {
             "Spans that were dropped, by why",
             &[("queue_full", spans.dropped_full), ("not_taken", spans.dropped_unsent)],
         )?;
+        let kept = trace::Kept::counts();
+        counter("spans_observed", "Spans that went into the node's observations", &[("", kept.sent)])?;
+        counter(
+            "spans_unobserved",
+            "Spans that did not, by why",
+            &[("too_many", kept.dropped_full), ("not_taken", kept.dropped_unsent)],
+        )?;
         let age = ConstGauge::new(self.started.elapsed().as_secs_f64());
         let mut family = encoder.encode_descriptor(
             "process_age",

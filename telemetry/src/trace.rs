@@ -1,10 +1,13 @@
-//! Traces: spans of requests and of the calls behind them, sent over OTLP (gRPC) when a collector is configured.
+//! Traces: spans of requests and of the calls behind them, sent over OTLP (gRPC) when a collector is configured, and kept as
+//! observations of the node unless those are switched off ([`Kept`]).
 //!
-//! Without a collector a span costs one look at a flag. With one, a finished span goes into a bounded queue, and one task sends
-//! batches from there; a span that finds the queue full, or a batch that no collector takes in time, is dropped and counted.
-//! Everything that is asked for is recorded: what to keep is for the collector to decide, and never for a caller.
+//! When nobody takes spans, one costs a look at two flags. Else a finished span goes into a bounded queue for each taker, and one
+//! task empties each; a span that finds a queue full, or a batch that nobody takes in time, is dropped and counted.
+//! Everything that is asked for is recorded: what to keep is for the taker to decide, and never for a caller.
 //!
 //! The context of a trace crosses processes as W3C Trace Context (`traceparent`). `tracestate` and baggage are not passed on.
+
+mod kept;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +35,8 @@ use tracing_subscriber::filter::{LevelFilter, dynamic_filter_fn};
 use tracing_subscriber::layer::{Filter, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
+pub use self::kept::{Finished, Kept};
+
 /// The target of the spans that make up traces.
 pub const SPANS: &str = "scafo::trace";
 /// The header, and the metadata key, that carries a trace from one process to the next.
@@ -49,35 +54,66 @@ const SEND: Duration = Duration::from_secs(5);
 /// How long the last spans may take when the process ends.
 const LAST: Duration = Duration::from_secs(1);
 
-static ON: AtomicBool = AtomicBool::new(false);
-static SENDER: OnceLock<mpsc::Sender<SpanData>> = OnceLock::new();
-static SENT: AtomicU64 = AtomicU64::new(0);
-static DROPPED_FULL: AtomicU64 = AtomicU64::new(0);
-static DROPPED_UNSENT: AtomicU64 = AtomicU64::new(0);
+/// One who takes finished spans, and what became of those that were meant for him.
+struct Taker {
+    on: AtomicBool,
+    sender: OnceLock<mpsc::Sender<SpanData>>,
+    sent: AtomicU64,
+    full: AtomicU64,
+    unsent: AtomicU64,
+}
+
+impl Taker {
+    const fn new() -> Self {
+        Self {
+            on: AtomicBool::new(false),
+            sender: OnceLock::new(),
+            sent: AtomicU64::new(0),
+            full: AtomicU64::new(0),
+            unsent: AtomicU64::new(0),
+        }
+    }
+
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    fn offer(&self, span: SpanData) {
+        if self.sender.get().is_some_and(|sender| sender.try_send(span).is_err()) {
+            self.full.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            sent: self.sent.load(Ordering::Relaxed),
+            dropped_full: self.full.load(Ordering::Relaxed),
+            dropped_unsent: self.unsent.load(Ordering::Relaxed),
+        }
+    }
+}
+
+static COLLECTOR: Taker = Taker::new();
 
 /// What became of finished spans since the process began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Taken by the collector.
+    /// Taken.
     pub sent: u64,
-    /// Dropped because the queue was full.
+    /// Dropped because they were too many at once.
     pub dropped_full: u64,
-    /// Dropped because the collector did not take them.
+    /// Dropped because nobody took them in time.
     pub dropped_unsent: u64,
 }
 
-/// What became of finished spans so far.
+/// What became of the spans for the collector so far.
 pub fn counts() -> Counts {
-    Counts {
-        sent: SENT.load(Ordering::Relaxed),
-        dropped_full: DROPPED_FULL.load(Ordering::Relaxed),
-        dropped_unsent: DROPPED_UNSENT.load(Ordering::Relaxed),
-    }
+    COLLECTOR.counts()
 }
 
 /// Whether spans are recorded.
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    COLLECTOR.is_on() || kept::is_on()
 }
 
 /// Whether this is a span of a trace, and no line of a log.
@@ -104,12 +140,12 @@ where
 
 /// What is not ours is ruled out once for each place in the code, and not each time that it is passed.
 fn while_on<S: Subscriber>() -> impl Filter<S> {
-    dynamic_filter_fn(|metadata, _| is_ours(metadata) && is_on())
+    dynamic_filter_fn(|metadata, _| is_ours(metadata) && (is_on() || kept::passed_over()))
         .with_callsite_filter(|metadata| if is_ours(metadata) { Interest::sometimes() } else { Interest::never() })
         .with_max_level_hint(LevelFilter::INFO)
 }
 
-/// Hands finished spans to the task that sends them.
+/// Hands finished spans to the tasks that take them.
 #[derive(Debug)]
 struct Queue;
 
@@ -117,9 +153,11 @@ impl SpanProcessor for Queue {
     fn on_start(&self, _: &mut SdkSpan, _: &Context) {}
 
     fn on_end(&self, span: SpanData) {
-        let Some(sender) = SENDER.get() else { return };
-        if sender.try_send(span).is_err() {
-            DROPPED_FULL.fetch_add(1, Ordering::Relaxed);
+        if COLLECTOR.sender.get().is_none() {
+            kept::offer(span);
+        } else {
+            kept::offer(span.clone());
+            COLLECTOR.offer(span);
         }
     }
 
@@ -169,17 +207,17 @@ impl Export {
         ]);
         exporter.set_resource(&resource.build());
         let (sender, queue) = mpsc::channel(QUEUE);
-        SENDER.set(sender).map_err(|_| ExportError::Already)?;
+        COLLECTOR.sender.set(sender).map_err(|_| ExportError::Already)?;
         let (end, ended) = oneshot::channel();
         #[expect(clippy::disallowed_methods, reason = "the handle is kept by its owner, who aborts it on drop")]
         let task = tokio::spawn(send(exporter, queue, ended));
-        ON.store(true, Ordering::Relaxed);
+        COLLECTOR.on.store(true, Ordering::Relaxed);
         Ok(Self { task, end: Some(end) })
     }
 
     /// Sends what waits, for a second at most.
     pub async fn end(mut self) {
-        ON.store(false, Ordering::Relaxed);
+        COLLECTOR.on.store(false, Ordering::Relaxed);
         if let Some(end) = self.end.take() {
             let _ = end.send(());
         }
@@ -189,7 +227,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        ON.store(false, Ordering::Relaxed);
+        COLLECTOR.on.store(false, Ordering::Relaxed);
         self.task.abort();
     }
 }
@@ -212,7 +250,7 @@ async fn send(exporter: SpanExporter, mut queue: mpsc::Receiver<SpanData>, mut e
         }
         let spans = batch.len() as u64;
         let sent = tokio::time::timeout(SEND, exporter.export(batch)).await;
-        let count = if matches!(sent, Ok(Ok(()))) { &SENT } else { &DROPPED_UNSENT };
+        let count = if matches!(sent, Ok(Ok(()))) { &COLLECTOR.sent } else { &COLLECTOR.unsent };
         count.fetch_add(spans, Ordering::Relaxed);
     }
 }
@@ -313,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_collector_nothing_is_recorded_and_nothing_passed_on() {
+    fn while_nobody_takes_spans_none_are_recorded_and_nothing_is_passed_on() {
         assert!(!is_on() && traceparent().is_none());
     }
 }

@@ -12,6 +12,7 @@ mod fleet;
 mod look;
 mod node;
 mod nodes;
+mod observe;
 mod operator;
 mod shell;
 
@@ -35,6 +36,7 @@ pub(crate) use self::fleet::{
 pub(crate) use self::look::{DeploymentCommand, HistoryArgs, LogsArgs, PruneArgs, RoutesArgs, StatusArgs};
 pub(crate) use self::node::{DevArgs, SailArgs};
 pub(crate) use self::nodes::{NodeArgs, NodeCommand, NodeDrainArgs, NodeListArgs, NodeRemoveArgs};
+pub(crate) use self::observe::{MetricsArgs, TracesArgs, WithinArgs};
 pub(crate) use self::operator::{
     OperatorAddArgs, OperatorCommand, OperatorInitArgs, OperatorListArgs, OperatorRevokeArgs, OperatorRotateArgs,
 };
@@ -71,6 +73,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     Routes(RoutesArgs),
     Logs(LogsArgs),
+    Metrics(MetricsArgs),
+    Traces(TracesArgs),
     /// Look at applications and decide about them
     #[command(subcommand)]
     App(AppCommand),

@@ -10,6 +10,7 @@ mod history;
 mod local;
 mod logs;
 mod node;
+mod observe;
 mod operator;
 mod remote;
 mod routes;
@@ -40,6 +41,8 @@ pub(crate) fn run(command: Command, output: Output) -> Outcome {
         Command::Status(args) => drive(alone(), status::run(args, output)),
         Command::Routes(args) => drive(alone(), routes::run(args, output)),
         Command::Logs(args) => drive(alone(), logs::run(args, output)),
+        Command::Metrics(args) => drive(alone(), observe::metrics(args, output)),
+        Command::Traces(args) => drive(alone(), observe::traces(args, output)),
         Command::App(command) => drive(alone(), app::run(command, output)),
         Command::Deploys(args) => drive(alone(), history::deploys(args, output)),
         Command::Deployment(DeploymentCommand::List(args)) => drive(alone(), history::deployments(args, output)),

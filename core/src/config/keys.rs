@@ -111,13 +111,18 @@ pub const KEYS: &[Key] = &[
     key("reconcile.interval", Kind::Duration, "5s", "Time between two reconcile passes"),
     key("drain.timeout", Kind::Duration, "10m", "How long a drain waits for replacements"),
     key("log", Kind::Text, "", "What is logged: levels and targets, as info,scafo::access=info; read again on SIGHUP"),
-    key("observe.flush", Kind::Duration, "60s", "How often observations are written to the bucket"),
+    key(
+        "observe.flush",
+        Kind::Duration,
+        "60s",
+        "How often what the node measured and traced is written to the bucket; 0 for never, and then nothing is recorded",
+    ),
     key("observe.retention", Kind::Duration, "7d", "How long observations are kept"),
     key(
         "observe.otlp",
         Kind::Text,
         "",
-        "URL of the OTLP receiver (gRPC) that traces are sent to; without one none are recorded",
+        "URL of the OTLP receiver (gRPC) that traces are sent to as well; none without one",
     ),
     key(
         "observe.metricsListen",

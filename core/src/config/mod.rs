@@ -122,8 +122,8 @@ pub struct Celld {
 /// `observe.*`
 #[derive(Debug, Clone)]
 pub struct Observe {
-    /// `observe.flush`
-    pub flush: Duration,
+    /// `observe.flush`; `None`: nothing is recorded.
+    pub flush: Option<Duration>,
     /// `observe.retention`
     pub retention: Duration,
     /// `observe.otlp`

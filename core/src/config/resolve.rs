@@ -294,11 +294,20 @@ fn deploy(merged: &Merged) -> Result<DeployIntakeSettings, Error> {
 
 fn observe(merged: &Merged) -> Result<Observe, Error> {
     Ok(Observe {
-        flush: merged.get("observe.flush").read(|raw| raw.duration(Duration::from_secs(1)..=DAY))?,
+        flush: merged.get("observe.flush").read(flush)?,
         retention: merged.get("observe.retention").read(|raw| raw.duration(Duration::from_secs(3600)..=DAY * 3650))?,
         otlp: merged.get("observe.otlp").try_read(endpoint_text)?,
         metrics_listen: merged.get("observe.metricsListen").try_read(loopback)?,
     })
+}
+
+/// Nothing is 0; less than a second would be a request a moment.
+fn flush(raw: &Raw) -> Result<Option<Duration>, Refusal> {
+    match raw.duration(Duration::ZERO..=DAY)? {
+        Duration::ZERO => Ok(None),
+        flush if flush < Duration::from_secs(1) => Err("write 0 for never, or from 1s to a day".to_owned()),
+        flush => Ok(Some(flush)),
+    }
 }
 
 /// Nobody is asked for a token there, so nobody else may reach it.

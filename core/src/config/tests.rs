@@ -193,6 +193,8 @@ fn values_out_of_bounds_are_refused_with_the_rule() {
         ("deploy.queue", "0"),
         ("deploy.stagedBytes", "1MiB"),
         ("api.public", "yes"),
+        ("observe.flush", "500ms"),
+        ("observe.flush", "2d"),
         ("observe.otlp", "collector:4317"),
         ("observe.metricsListen", "7402"),
         ("observe.metricsListen", "0.0.0.0:7402"),

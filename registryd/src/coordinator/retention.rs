@@ -4,10 +4,11 @@
 //! A deployment record goes when nothing serves its version, fifty newer ones stand, and it is older than thirty days. An
 //! observation goes with its whole hour. What does not look like either is left alone: it is not scafo's to delete.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use scafo_core::key::prefix::{DEPLOYMENTS, OBSERVE};
+use scafo_core::observation::ObservationKey;
 use scafo_core::{ApplicationName, DeploymentVersion, Problem, Timestamp};
 use scafo_store::{ListRequest, Listed};
 
@@ -25,6 +26,10 @@ const AGE: Duration = Duration::from_hours(30 * 24);
 const SWEEPS_OF_ALL: usize = 192;
 /// Keys deleted with one look at the lease; a batch is as large as one request of the store takes.
 const BATCH: usize = 1000;
+/// Listings of one sweep for observations: those of a hundred nodes at rest.
+const LISTINGS_MAX: usize = 500;
+/// Observations that one sweep removes: a quarter of an hour of a thousand nodes, and some.
+const KEYS_MAX: usize = 20_000;
 
 /// Removes deployment records that have been kept for long enough. Answers how many pages of them there are.
 ///
@@ -40,6 +45,23 @@ pub(super) async fn deployments(core: &Core, lead: &Lead, world: &World) -> Resu
 /// `lease-lost`; store errors. The next sweep goes on.
 pub(super) async fn observations(core: &Core, lead: &Lead, done: &mut Option<String>) -> Result<(), Problem> {
     Sweep::new(core, lead).observations(done).await
+}
+
+/// What one sweep may still do about observations.
+struct Left {
+    listings: usize,
+    keys: usize,
+}
+
+impl Left {
+    /// Takes one listing, if there is one and something may still be removed.
+    const fn listing(&mut self) -> bool {
+        if self.listings == 0 || self.keys == 0 {
+            return false;
+        }
+        self.listings -= 1;
+        true
+    }
 }
 
 struct Sweep<'a> {
@@ -89,44 +111,52 @@ impl<'a> Sweep<'a> {
         let mut nodes = self.core.registry.bucket().list_delimited(OBSERVE).await?.prefixes;
         nodes.sort_unstable();
         let now: Vec<String> = turn(&nodes, done.as_deref()).cloned().collect();
+        let mut left = Left { listings: LISTINGS_MAX, keys: KEYS_MAX };
         for node in now {
-            self.observations_of(node.clone()).await?;
+            self.observations_of(node.clone(), &mut left).await?;
             *done = Some(node);
         }
         Ok(())
     }
 
-    /// Downwards only where a part is old and a part is not, so that a sweep costs a few listings for each node.
-    async fn observations_of(&self, node: String) -> Result<(), Problem> {
-        let mut open = vec![node];
-        while let Some(prefix) = open.pop() {
+    /// Downwards only where a part is old and a part is not, so that a sweep costs a few listings for each node. One after a long
+    /// time in which nobody swept leaves something to the next.
+    async fn observations_of(&self, node: String, left: &mut Left) -> Result<(), Problem> {
+        let mut open = VecDeque::from([node]);
+        while let Some(prefix) = open.pop_front() {
+            if !left.listing() {
+                return Ok(());
+            }
             let listing = self.core.registry.bucket().list_delimited(&prefix).await?;
             let now = listing.date.unwrap_or_else(|| self.core.registry.clock().wall());
             let cutoff = before(now, self.core.settings.observe_retention.get());
             for below in listing.prefixes {
                 match verdict(&below, cutoff) {
                     Verdict::Keep => {}
-                    Verdict::Open => open.push(below),
-                    Verdict::Old => self.remove_hours(&below, cutoff).await?,
+                    Verdict::Open => open.push_back(below),
+                    Verdict::Old => self.remove_hours(&below, cutoff, left).await?,
                 }
             }
         }
         Ok(())
     }
 
-    async fn remove_hours(&self, prefix: &str, cutoff: Timestamp) -> Result<(), Problem> {
+    async fn remove_hours(&self, prefix: &str, cutoff: Timestamp, left: &mut Left) -> Result<(), Problem> {
         let mut token = None;
-        loop {
+        while left.listing() {
             let request = ListRequest { token: token.as_ref(), ..ListRequest::of(prefix) };
             let page = self.core.registry.bucket().list_page(request).await?;
             let keys = page.entries.into_iter().map(|listed| listed.key);
-            let old = keys.filter(|key| observed_at(key).is_some_and(|at| at < cutoff)).collect();
+            let is_old = |key: &String| key.parse::<ObservationKey>().is_ok_and(|key| key.at() < cutoff);
+            let old: Vec<String> = keys.filter(is_old).take(left.keys).collect();
+            left.keys -= old.len();
             self.delete("observations", old).await?;
             match page.next {
                 Some(next) => token = Some(next),
                 None => return Ok(()),
             }
         }
+        Ok(())
     }
 
     async fn delete(&self, what: &'static str, keys: Vec<String>) -> Result<(), Problem> {
@@ -235,27 +265,17 @@ fn span(parts: &[&str]) -> Option<(Timestamp, Timestamp)> {
     }
 }
 
-/// When an observation was written, if its key is one: the partition and the stamp have to agree, so that neither a typing
-/// error nor a clock that was wrong for a while makes the sweep take what is new.
-fn observed_at(key: &str) -> Option<Timestamp> {
-    let parts: Vec<&str> = key.strip_prefix(OBSERVE)?.split('/').collect();
-    let [node, partition @ .., file] = parts.as_slice() else { return None };
-    node.parse::<scafo_core::NodeId>().ok()?;
-    let (stamp, sequence) = file.strip_suffix(".parquet")?.split_once('-')?;
-    sequence.parse::<u64>().ok()?;
-    let at = Timestamp::from_millis(stamp.parse().ok()?);
-    let (start, end) = span(partition).filter(|_| partition.len() == 4)?;
-    (start <= at && at < end).then_some(at)
-}
-
 fn before(now: Timestamp, duration: Duration) -> Timestamp {
     Timestamp::from_millis(now.as_millis().saturating_sub(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use scafo_core::record::Fence;
-    use scafo_store::{Bucket as _, ETag, MemoryBucket, PutOptions};
+    use scafo_store::{Bucket as _, ETag, MemoryBucket, Operation, PutOptions};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -318,17 +338,6 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_that_disagrees_with_its_partition_is_no_observation() {
-        let at: Timestamp = "2026-11-23T09:59:59.999Z".parse().unwrap();
-        let key = |hour: &str, file: &str| format!("{OBSERVE}a/2026/11/23/{hour}/{file}");
-        let file = format!("{}-7.parquet", at.as_millis());
-        assert_eq!(observed_at(&key("09", &file)), Some(at));
-        for bad in [key("10", &file), key("09", "x-7.parquet"), key("09", "7.parquet"), key("09", "notes.txt")] {
-            assert_eq!(observed_at(&bad), None, "{bad}");
-        }
-    }
-
-    #[test]
     fn every_node_has_its_turn_and_a_sweep_of_many_takes_few() {
         for count in [0_usize, 1, 3, 192, 193, 1000] {
             let nodes: Vec<String> = (0..count).map(|number| format!("{OBSERVE}n{number:04}/")).collect();
@@ -382,5 +391,55 @@ mod tests {
         observations(&core, &lead, &mut done).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 50);
         assert_eq!(memory.keys(OBSERVE), [odd, new]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_of_observations_is_bounded_and_leaves_foreign_objects() {
+        let memory = MemoryBucket::new();
+        let (handle, listings) = (memory.sibling(), Arc::new(AtomicUsize::new(0)));
+        let seen = Arc::clone(&listings);
+        handle.plan(move |operation| {
+            seen.fetch_add(usize::from(matches!(operation, Operation::List(_))), Ordering::Relaxed);
+            None
+        });
+        let core = core("a", handle);
+        memory.set_now(Timestamp::from_millis(NOW));
+        let put = async |key: &str| {
+            memory.put(key, "x".into(), PutOptions::default()).await.unwrap();
+        };
+        let flush = |node: &str, at: i64| {
+            ObservationKey::new(node.parse().unwrap(), Timestamp::from_millis(at), 0).unwrap().to_string()
+        };
+        // Half a month that nobody swept, and of it more files than a sweep removes.
+        for minute in 0..24_000 {
+            put(&flush("a", NOW - 30 * DAY + minute * 60_000)).await;
+        }
+        let young: Vec<String> = (0..60).map(|minute| flush("b", NOW - DAY + minute * 60_000)).collect();
+        let old_hour = flush("a", NOW - 30 * DAY).rsplit_once('/').unwrap().0.to_owned();
+        let foreign =
+            [format!("{old_hour}/notes.txt"), format!("{old_hour}/{NOW}-1.parquet"), format!("{OBSERVE}README")];
+        for key in young.iter().chain(&foreign) {
+            put(key).await;
+        }
+        let lead = Lead {
+            fence: Fence(1),
+            lapses: core.mono().after(Duration::from_hours(1)),
+            authority: CancellationToken::new(),
+        };
+        core.lease.send_modify(|view| view.lead = Some(lead.clone()));
+        let mut done = None;
+        observations(&core, &lead, &mut done).await.unwrap();
+        assert_eq!(memory.keys(OBSERVE).len(), 4_000 + young.len() + foreign.len());
+        assert!(listings.load(Ordering::Relaxed) <= LISTINGS_MAX + 1, "{listings:?}");
+        for _of_each_node in 0..2 {
+            observations(&core, &lead, &mut done).await.unwrap();
+        }
+        listings.store(0, Ordering::Relaxed);
+        observations(&core, &lead, &mut done).await.unwrap();
+        // The nodes, and of one of them the years, the months, the days, and the hours.
+        assert!(listings.load(Ordering::Relaxed) <= 1 + 4 + 1, "at rest a sweep is cheap: {listings:?}");
+        let mut left: Vec<String> = young.into_iter().chain(foreign).collect();
+        left.sort();
+        assert_eq!(memory.keys(OBSERVE), left);
     }
 }

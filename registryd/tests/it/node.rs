@@ -355,6 +355,7 @@ fn settings(id: &str, dir: &Path) -> RegistrydSettings {
         deploy_queue: 16,
         local_only: false,
         drain_timeout: RegistrydSettings::drain_timeout(),
+        observe_flush: None,
         observe_retention: RegistrydSettings::observe_retention(),
         storage_value_bytes: RegistrydSettings::storage_value_bytes(),
     }

@@ -131,7 +131,7 @@ async fn the_last_document_stays_while_the_registry_is_away_and_the_next_one_fol
         tls: None,
     };
     let listener = UnixListener::bind(&router_socket).unwrap();
-    let _daemon = spawn(async move { run(settings, listener, std::future::pending()).await.unwrap() });
+    let _daemon = spawn(async move { run(settings, None, listener, std::future::pending()).await.unwrap() });
     let mut router = RouterClient::new(transport::channel(&router_socket));
 
     // Nobody is there yet, then somebody who has no snapshot.

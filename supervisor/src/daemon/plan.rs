@@ -11,8 +11,8 @@ use std::time::Duration;
 use scafo_core::NodeId;
 use scafo_core::config::Config;
 use scafo_core::settings::{
-    ApiserverSettings, BucketAccess, BucketdSettings, IngressSource, IngressdSettings, NodeIdentity, RegistrydSettings,
-    RouterdSettings, Secret, TelemetrySettings,
+    ApiserverSettings, BucketAccess, BucketdSettings, IngressSource, IngressdSettings, NodeIdentity, ObserveSettings,
+    RegistrydSettings, RouterdSettings, Secret, TelemetrySettings,
 };
 use scafo_core::token::PublicKey;
 use scafo_proto::transport;
@@ -188,7 +188,11 @@ impl Plan<'_> {
         sockets: Vec<(String, OwnedFd)>,
         settings: &impl Serialize,
     ) -> Result<Daemon, Error> {
-        let telemetry = TelemetrySettings { node: self.node.to_string(), otlp: self.config.observe.otlp.clone() };
+        let telemetry = TelemetrySettings {
+            node: self.node.to_string(),
+            otlp: self.config.observe.otlp.clone(),
+            observe: self.observe().filter(|_| matches!(name, Name::Routerd | Name::Apiserver)),
+        };
         let settings = serde_json::to_vec(&Whole { settings, telemetry })
             .map_err(|error| Error::new(format!("the settings cannot be written: {error}"), "report this"))?;
         let passed = PASSED.iter().filter_map(|name| self.environment.get_key_value(*name));
@@ -211,6 +215,12 @@ impl Plan<'_> {
             sockets,
             given: Arc::new(Given { settings: Document(settings), environment }),
         })
+    }
+
+    /// How the processes of this node hand in what they measured and traced; `None` when that is off.
+    pub(crate) fn observe(&self) -> Option<ObserveSettings> {
+        let flush = self.config.observe.flush?.into();
+        Some(ObserveSettings { registry_socket: self.dirs.socket(sockets::REGISTRY), flush })
     }
 
     /// Those that answer requests send spans, where there is a collector.
@@ -248,6 +258,7 @@ impl Plan<'_> {
             deploy_queue: self.config.deploy.queue,
             local_only: self.config.node.address.is_none(),
             drain_timeout: self.config.drain_timeout.into(),
+            observe_flush: self.config.observe.flush.map(Into::into),
             observe_retention: self.config.observe.retention.into(),
             storage_value_bytes: self.config.storage_value_bytes,
         })

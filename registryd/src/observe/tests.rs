@@ -1,0 +1,332 @@
+//! Files, flushes, and finding them again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use scafo_core::key::prefix::OBSERVE;
+use scafo_core::observation::ObservationKey;
+use scafo_core::{NodeId, Timestamp};
+use scafo_proto::transport::channel;
+use scafo_store::{Bucket, Fault, MemoryBucket, Operation, PutOptions};
+use scafo_telemetry::metrics::{Kind, Metrics};
+use tokio_util::sync::CancellationToken;
+
+use super::file::{FileError, decode, encode};
+use super::flush::{Desk, Flusher};
+use super::read::{Choice, Found, Got, InBucket, Source as _, choose, read};
+use super::rows::{Contents, Labels, Point, Span};
+use crate::figures::Figures;
+use crate::registry::{Clock, TokioClock};
+
+const NOW: i64 = 1_800_000_000_000;
+const MINUTE: i64 = 60_000;
+
+/// A span that began at that time.
+pub(crate) fn span(at_us: i64) -> Span {
+    Span {
+        at_us,
+        process: "apiserver".to_owned(),
+        name: "GET /v1/applications/{name}".to_owned(),
+        kind: "server".to_owned(),
+        labels: vec![("http.route".to_owned(), "/v1/applications/{name}".to_owned())],
+        trace: format!("{at_us:032x}"),
+        id: format!("{at_us:016x}"),
+        parent: (at_us % 2 == 1).then(|| format!("{:016x}", at_us + 1)),
+        took_us: 1500,
+        failed: at_us % 3 == 0,
+    }
+}
+
+fn node(id: &str) -> NodeId {
+    id.parse().unwrap()
+}
+
+fn point(name: &str, labels: &[(&str, &str)], value: f64) -> Point {
+    let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Point { at_us: 1, process: "registryd".to_owned(), name: name.to_owned(), kind: "gauge".to_owned(), labels, value }
+}
+
+fn labels() -> impl Strategy<Value = Labels> {
+    proptest::collection::vec(("\\PC{0,8}", "\\PC{0,8}"), 0..4)
+}
+
+fn contents() -> impl Strategy<Value = Contents> {
+    let text = || "\\PC{0,12}";
+    let point = (any::<i64>(), text(), text(), text(), labels(), proptest::num::f64::NORMAL)
+        .prop_map(|(at_us, process, name, kind, labels, value)| Point { at_us, process, name, kind, labels, value });
+    let span = (any::<i64>(), text(), labels(), proptest::option::of(text()), any::<i64>(), any::<bool>()).prop_map(
+        |(at_us, name, labels, parent, took_us, failed)| Span {
+            name,
+            labels,
+            parent,
+            took_us,
+            failed,
+            ..span(at_us % 1000)
+        },
+    );
+    (proptest::collection::vec(point, 0..20), proptest::collection::vec(span, 0..20))
+        .prop_map(|(points, spans)| Contents { points, spans })
+}
+
+proptest! {
+    #[test]
+    fn a_file_says_what_was_written(contents in contents()) {
+        let bytes = encode(&node("a"), &contents).unwrap();
+        prop_assert_eq!(decode(bytes).unwrap(), contents);
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_never_a_panic(at in 0_usize..4000, byte: u8, cut in 0_usize..4000) {
+        let spans = (0..20).map(span).collect();
+        let points = (0..20).map(|n| point("scafo_ready", &[("application", "shop")], f64::from(n))).collect();
+        let whole = encode(&node("a"), &Contents { points, spans }).unwrap().to_vec();
+        let mut changed = whole.clone();
+        let at = at % changed.len();
+        changed[at] ^= byte | 1;
+        // It may be read as something else, since not every byte is protected; it does not end the reader.
+        let _ = decode(changed.into());
+        let cut = cut % whole.len();
+        prop_assert!(decode(whole[..cut].to_vec().into()).is_err());
+    }
+}
+
+#[test]
+fn what_is_no_observation_is_named_as_that() {
+    assert!(matches!(decode(Bytes::from_static(b"notes")), Err(FileError::Damaged(_))));
+    assert!(matches!(decode(Bytes::new()), Err(FileError::Damaged(_))));
+    assert!(matches!(decode(vec![0; (16 << 20) + 1].into()), Err(FileError::TooLarge)));
+    let schema = "message other { required int64 time; }";
+    let schema = Arc::new(parquet::schema::parser::parse_message_type(schema).unwrap());
+    let mut writer = parquet::file::writer::SerializedFileWriter::new(Vec::new(), schema, Arc::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<parquet::data_type::Int64Type>().write_batch(&[1], None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let foreign = decode(writer.into_inner().unwrap().into()).unwrap_err();
+    assert!(matches!(foreign, FileError::Foreign(_)), "{foreign}");
+}
+
+/// A flusher of a node `a` on that bucket.
+struct Stage {
+    memory: Arc<MemoryBucket>,
+    clock: TokioClock,
+    desk: Desk,
+    figures: Figures,
+    stop: CancellationToken,
+    running: tokio::task::JoinSet<crate::daemon::Fatal>,
+}
+
+impl Stage {
+    fn start(every: Duration) -> Self {
+        let memory = Arc::new(MemoryBucket::new());
+        let clock = TokioClock::starting_at(Timestamp::from_millis(NOW));
+        let (desk, figures, stop) = (Desk::default(), Figures::default(), CancellationToken::new());
+        let metrics = Metrics::new("registryd", |registry| {
+            let one = || vec![(vec![], 1.0)];
+            scafo_telemetry::metrics::read(registry, Kind::Gauge, ("one", "One", None), one);
+        });
+        let flusher = Flusher {
+            bucket: Arc::clone(&memory) as Arc<dyn Bucket>,
+            clock: Arc::new(clock),
+            node: node("a"),
+            every,
+            desk: desk.clone(),
+            metrics,
+            supervisor: channel(std::path::Path::new("/nonexistent/supervisor.sock")),
+            figures: figures.clone(),
+            sequence: 0,
+        };
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(flusher.run(stop.clone()));
+        Self { memory, clock, desk, figures, stop, running }
+    }
+
+    fn keys(&self) -> Vec<ObservationKey> {
+        self.memory.keys(OBSERVE).iter().map(|key| key.parse().unwrap()).collect()
+    }
+
+    async fn file(&self, key: &ObservationKey) -> Contents {
+        decode(self.memory.get(&key.to_string()).await.unwrap().unwrap().body).unwrap()
+    }
+
+    async fn stop(mut self) -> Self {
+        self.stop.cancel();
+        while self.running.join_next().await.is_some() {}
+        self
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_flush_is_one_request_and_one_file_in_the_hour_of_its_stamp() {
+    let stage = Stage::start(Duration::from_mins(1));
+    let before = stage.memory.requests();
+    stage.clock.sleep(Duration::from_mins(120)).await;
+    let keys = stage.keys();
+    // The first comes up to a quarter sooner than the others.
+    assert!((119..=121).contains(&keys.len()), "{}", keys.len());
+    assert_eq!(stage.memory.requests() - before, keys.len() as u64);
+    for pair in keys.windows(2) {
+        let apart = pair[1].at().since(pair[0].at());
+        assert!(apart >= Duration::from_mins(1) && apart < Duration::from_secs(70), "{apart:?}");
+    }
+    let file = stage.file(&keys[0]).await;
+    assert!(
+        file.points.iter().any(|point| point.name == "scafo_one" && point.process == "registryd" && point.value == 1.0)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_handed_in_is_in_the_next_file_once_and_a_stop_flushes() {
+    let stage = Stage::start(Duration::from_mins(1));
+    stage.desk.buffer().span(span(1));
+    stage.desk.buffer().text("apiserver", 5, "a 1\n".to_owned());
+    stage.clock.sleep(Duration::from_mins(3)).await;
+    stage.desk.buffer().span(span(2));
+    let stage = stage.stop().await;
+    let mut spans = Vec::new();
+    let mut told = 0;
+    for key in stage.keys() {
+        let file = stage.file(&key).await;
+        spans.extend(file.spans);
+        told += file.points.iter().filter(|point| point.process == "apiserver").count();
+    }
+    assert_eq!((spans, told), (vec![span(1), span(2)], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_the_bucket_does_not_take_is_tried_once_more_and_then_dropped_and_counted() {
+    let stage = Stage::start(Duration::from_mins(1));
+    let mut tries: BTreeMap<String, u32> = BTreeMap::new();
+    let away = NOW + 5 * MINUTE;
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    stage.memory.plan(move |operation| match operation {
+        Operation::Put(key, _) => {
+            log.lock().unwrap().push(key.to_owned());
+            let at = key.parse::<ObservationKey>().unwrap().at();
+            let first = *tries.entry(key.to_owned()).and_modify(|n| *n += 1).or_insert(1) == 1;
+            // The bucket is away for one flush, and later for good.
+            let lost =
+                at.as_millis() >= away || (first && (NOW + 2 * MINUTE..NOW + 3 * MINUTE).contains(&at.as_millis()));
+            lost.then_some(Fault::LoseRequest)
+        }
+        Operation::Get(_) | Operation::Delete(_) | Operation::List(_) => None,
+    });
+    stage.desk.buffer().span(span(1));
+    stage.clock.sleep(Duration::from_millis(8 * MINUTE as u64 + 30_000)).await;
+    let written = stage.keys();
+    let last = written.last().unwrap().at().as_millis();
+    assert!((NOW + 4 * MINUTE - 20_000..away).contains(&last), "{last}");
+    assert!(
+        written.windows(2).all(|pair| pair[1].at().since(pair[0].at()) < Duration::from_secs(80)),
+        "none is missing before"
+    );
+    let seen = seen.lock().unwrap().clone();
+    let mut counts: BTreeMap<&String, u32> = BTreeMap::new();
+    seen.iter().for_each(|key| *counts.entry(key).or_default() += 1);
+    assert!(counts.values().all(|tries| *tries <= 2), "{counts:?}");
+    let text = Metrics::new("test", |registry| stage.figures.register_observations(registry)).text();
+    assert!(text.contains("scafo_observations_dropped_total{reason=\"not_taken\"}"), "{text}");
+}
+
+/// Seven days of three nodes, a file a minute each, all with the same content.
+async fn a_week(memory: &MemoryBucket, body: &Bytes) {
+    memory.set_now(Timestamp::from_millis(NOW));
+    for id in ["a", "b", "c"] {
+        for minute in 0..7 * 1440 {
+            let key = ObservationKey::new(node(id), Timestamp::from_millis(NOW - minute * MINUTE - 1), 0).unwrap();
+            memory.put(&key.to_string(), body.clone(), PutOptions::default()).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_day_out_of_a_week_of_three_nodes_is_found_with_few_requests_and_read_within_bounds() {
+    let memory = Arc::new(MemoryBucket::new());
+    let points = (0..200).map(|n| point("scafo_one", &[("n", &n.to_string())], 1.0)).collect();
+    let body = encode(&node("a"), &Contents { points, spans: Vec::new() }).unwrap();
+    a_week(&memory, &body).await;
+    let odd = format!("{OBSERVE}a/2027/01/15/06/{}-1.parquet", NOW - 600_000);
+    memory.put(&odd, body.clone(), PutOptions::default()).await.unwrap();
+    let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+    let day = Duration::from_hours(24);
+    let before = memory.requests();
+    let found = source.find(None, day).await.unwrap();
+    let listings = memory.requests() - before;
+    assert_eq!((found.keys.len(), found.cut), (3 * 1440, false));
+    assert_eq!(found.odd.len(), 1, "a key whose hour is not that of its stamp is refused");
+    assert_eq!(listings, 1 + 3 * 2, "the nodes, and a page for each thousand files of each");
+    let chosen = choose(&found.keys, 600, Choice::Spread);
+    let before = memory.requests();
+    let mut read_files = 0;
+    let mut nodes: BTreeMap<NodeId, (i64, i64)> = BTreeMap::new();
+    read(&source, chosen, |key, got| {
+        assert!(matches!(&got, Got::Contents(contents) if contents.points.len() == 200), "{got:?}");
+        read_files += 1;
+        let at = key.at().as_millis();
+        nodes.entry(key.node().clone()).and_modify(|span| span.1 = at).or_insert((at, at));
+        true
+    })
+    .await
+    .unwrap();
+    println!("a day of three nodes: {listings} listings, {} reads", memory.requests() - before);
+    assert_eq!((read_files, memory.requests() - before), (600, 600));
+    assert!(nodes.len() == 3 && nodes.values().all(|(first, last)| last - first > 1438 * MINUTE), "{nodes:?}");
+    let of_one = source.find(Some(&node("b")), Duration::from_hours(1)).await.unwrap();
+    assert!(of_one.keys.len() == 60 && of_one.keys.iter().all(|key| key.node().as_str() == "b"));
+}
+
+#[tokio::test]
+async fn files_that_are_damaged_foreign_or_gone_are_passed_over_by_name() {
+    let memory = Arc::new(MemoryBucket::new());
+    let good = encode(&node("a"), &Contents { points: vec![point("x", &[], 1.0)], spans: Vec::new() }).unwrap();
+    let key = |minute: i64| ObservationKey::new(node("a"), Timestamp::from_millis(NOW + minute * MINUTE), 0).unwrap();
+    for (minute, body) in
+        [(0, good.clone()), (1, Bytes::from_static(b"PAR1 no PAR1")), (2, Bytes::from(vec![0; 17 << 20])), (3, good)]
+    {
+        memory.put(&key(minute).to_string(), body, PutOptions::default()).await.unwrap();
+    }
+    let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+    let mut told = Vec::new();
+    read(&source, vec![key(0), key(1), key(2), key(9), key(3)], |key, got| {
+        let what = match got {
+            Got::Contents(_) => "read",
+            Got::Gone => "gone",
+            Got::Unreadable(_) => "unreadable",
+        };
+        told.push(((key.at().as_millis() - NOW) / MINUTE, what));
+        true
+    })
+    .await
+    .unwrap();
+    assert_eq!(told, [(0, "read"), (1, "unreadable"), (2, "unreadable"), (9, "gone"), (3, "read")]);
+}
+
+#[test]
+fn of_too_many_files_the_newest_or_an_even_choice_is_read() {
+    let key = |id: &str, minute: i64| {
+        ObservationKey::new(node(id), Timestamp::from_millis(NOW + minute * MINUTE), 0).unwrap()
+    };
+    let mut keys: Vec<ObservationKey> = (0..100).flat_map(|minute| [key("a", minute), key("b", minute)]).collect();
+    keys.push(key("c", 50));
+    keys.sort();
+    assert_eq!(choose(&keys, 201, Choice::Spread), keys);
+    let newest = choose(&keys, 4, Choice::Newest);
+    assert_eq!(newest, [key("a", 98), key("b", 98), key("a", 99), key("b", 99)]);
+    for limit in [1, 2, 3, 4, 7, 50, 150, 200] {
+        let chosen = choose(&keys, limit, Choice::Spread);
+        assert!(chosen.len() <= limit && chosen.windows(2).all(|pair| pair[0] < pair[1]), "{limit}: {}", chosen.len());
+        if limit >= 6 {
+            assert!(
+                [key("a", 0), key("a", 99), key("b", 0), key("c", 50)].iter().all(|key| chosen.contains(key)),
+                "{limit}"
+            );
+        }
+    }
+    assert_eq!(choose(&[], 0, Choice::Newest), []);
+    assert_eq!(Found::default().keys, []);
+}
