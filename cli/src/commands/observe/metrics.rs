@@ -208,7 +208,12 @@ mod tests {
                 ),
             );
         }
-        insta::assert_snapshot!(render(&all.series.into_values().collect::<Vec<_>>()), @"");
+        insta::assert_snapshot!(render(&all.series.into_values().collect::<Vec<_>>()), @r#"
+NODE   METRIC                        LABELS                LAST                      GREW  MIN                       MAX
+vps-a  scafo_memory_bytes            application=shop      7                         -     5                         9.5
+vps-a  scafo_requests_total          route=/v1,status=200  3                         +7    -                         -
+vps-a  scafo_seen_timestamp_seconds                        2026-03-31T23:33:20.000Z  -     2026-03-31T23:33:20.000Z  2026-03-31T23:33:20.000Z
+"#);
     }
 
     #[test]

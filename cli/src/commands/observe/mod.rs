@@ -14,7 +14,7 @@ use scafo_proto::observe::observations_client::ObservationsClient;
 use scafo_proto::observe::{ListObservationsRequest, MetricsChunk, ReadObservationRequest};
 use scafo_proto::status::to_status;
 use scafo_proto::transport::within;
-use scafo_registryd::observe::read::{Choice, Found, Got, InBucket, KEYS_MAX, Source, choose, read};
+use scafo_registryd::observe::read::{Choice, Found, Got, InBucket, Source, choose, read};
 use scafo_registryd::observe::rows::Contents;
 use serde::Serialize;
 use tonic::{Status, Streaming};
@@ -152,9 +152,7 @@ impl Reading {
             ));
         }
         if self.cut {
-            output.say(&format!(
-                "there is more than is looked at: {KEYS_MAX} files and a million rows; narrow it with --node, --since or --files"
-            ));
+            output.say("there is more than is looked at; narrow it with --node, --since or --files");
         }
     }
 }

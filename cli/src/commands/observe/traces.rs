@@ -244,7 +244,11 @@ mod tests {
     fn the_newest_traces_come_first_with_what_became_of_them() {
         let (traces, more) = all().chosen(&args("scafo traces --name GET --limit 2"));
         assert_eq!(more, 0);
-        insta::assert_snapshot!(render(&traces), @"");
+        insta::assert_snapshot!(render(&traces), @r#"
+TRACE                             STARTED                   NODE   NAME       APPLICATION  SPANS  TOOK    OUTCOME
+00000000000000000000000000000002  2026-04-01T12:30:00.005Z  vps-a  GET /v1/y  -            1      1.5 ms  200
+00000000000000000000000000000001  2026-04-01T12:30:00.000Z  vps-a  GET /v1/x  shop         3      3.5 ms  503 failed
+"#);
         for (line, count) in [
             ("scafo traces", 3),
             ("scafo traces --failed", 1),
@@ -261,7 +265,13 @@ mod tests {
     #[test]
     fn one_trace_is_a_tree_whatever_its_spans_claim() {
         let (traces, _) = all().chosen(&args("scafo traces --name GetApplication"));
-        insta::assert_snapshot!(render_one(&traces[0]), @"");
+        insta::assert_snapshot!(render_one(&traces[0]), @r#"
+trace 00000000000000000000000000000001 at 2026-04-01T12:30:00.000Z
+AFTER   TOOK    NODE   PROCESS    SPAN              DETAIL
+0 us    1.5 ms  vps-a  apiserver  GET /v1/x         http.response.status_code=503 scafo.application=shop
+1.0 ms  1.5 ms  vps-a  registryd    GetApplication
+2.0 ms  1.5 ms  vps-a  registryd      bucket put    failed scafo.outcome=busy
+"#);
         let (traces, _) = all().chosen(&args("scafo traces --trace 00000000000000000000000000000003"));
         assert_eq!(render_one(&traces[0]).lines().count(), 2, "spans that claim each other belong to nothing");
     }
