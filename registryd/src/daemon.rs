@@ -276,23 +276,7 @@ async fn start_and_work(
     phases.send_replace(Phase::Ready(Arc::clone(&core)));
     reporter.set_service_status("", ServingStatus::Serving).await;
     tracing::info!(node = %core.settings.node.id, "registered");
-    let end = tokio::select! {
-        biased;
-        ended = parts.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("a part of the daemon")),
-        () = stop.cancelled() => Fatal::Ended("the daemon, as asked,"),
-        ended = election.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("the election")),
-        Some(ended) = observing.join_next() => ended.unwrap_or(Fatal::Ended("the flushing of observations")),
-    };
-    if stop.is_cancelled() {
-        let last = |tasks| tokio::time::timeout(FLUSH, join(tasks));
-        let (lease, observed) = tokio::join!(last(election), last(observing));
-        if lease.is_err() {
-            tracing::warn!("the lease is not given back; another node takes over when it lapses");
-        }
-        if observed.is_err() {
-            tracing::warn!("what was measured and traced last is not in the bucket");
-        }
-    }
+    let end = Running { parts, election, observing }.until_end(&stop).await;
     reporter.set_service_status("", ServingStatus::NotServing).await;
     if let Err(problem) = core.registry.flush_hints(FLUSH).await {
         tracing::warn!(?problem, "a change hint did not go out");
@@ -300,8 +284,40 @@ async fn start_and_work(
     end
 }
 
-async fn join(mut tasks: JoinSet<Fatal>) {
-    while tasks.join_next().await.is_some() {}
+/// The tasks of a daemon at work.
+struct Running {
+    parts: JoinSet<Fatal>,
+    /// Gives the lease back when it is asked to end.
+    election: JoinSet<Fatal>,
+    /// Flushes once more when it is asked to end.
+    observing: JoinSet<Fatal>,
+}
+
+impl Running {
+    /// Waits until one of them ends, or all are asked to; then for what they have to do last.
+    async fn until_end(mut self, stop: &CancellationToken) -> Fatal {
+        let Self { parts, election, observing } = &mut self;
+        let end = tokio::select! {
+            biased;
+            ended = parts.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("a part of the daemon")),
+            () = stop.cancelled() => Fatal::Ended("the daemon, as asked,"),
+            ended = election.join_next() => ended.and_then(Result::ok).unwrap_or(Fatal::Ended("the election")),
+            Some(ended) = observing.join_next() => ended.unwrap_or(Fatal::Ended("the flushing of observations")),
+        };
+        if stop.is_cancelled() {
+            let last = async |tasks: &mut JoinSet<Fatal>| {
+                tokio::time::timeout(FLUSH, async { while tasks.join_next().await.is_some() {} }).await
+            };
+            let (lease, observed) = tokio::join!(last(election), last(observing));
+            if lease.is_err() {
+                tracing::warn!("the lease is not given back; another node takes over when it lapses");
+            }
+            if observed.is_err() {
+                tracing::warn!("what was measured and traced last is not in the bucket");
+            }
+        }
+        end
+    }
 }
 
 /// Tries to register until it is done or refused. One line in the log for each change of what keeps it.

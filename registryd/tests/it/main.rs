@@ -6,6 +6,7 @@ mod administration;
 mod deploys;
 mod fleet;
 mod node;
+mod observations;
 mod starts;
 mod storage;
 mod supervisor;

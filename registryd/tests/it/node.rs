@@ -145,6 +145,16 @@ impl Node {
         AdministrationClient::new(self.admin_door.clone())
     }
 
+    /// What other processes of the node call.
+    pub(crate) fn api_channel(&self) -> Channel {
+        self.api_door.clone()
+    }
+
+    /// What the machine's own user calls.
+    pub(crate) fn admin_channel(&self) -> Channel {
+        self.admin_door.clone()
+    }
+
     pub(crate) fn storage(&self) -> StorageClient<Channel> {
         StorageClient::new(self.api_door.clone())
     }

@@ -126,8 +126,15 @@ async fn what_a_node_measures_and_traces_is_read_back_by_its_command_line_and_by
     let traces = both(&node.scafo(["traces", "--app", "shop", "--name", "POST"]).await);
     assert!(traces.contains("POST /v1/applications/{name}/deploys") && traces.contains("202"), "{traces}");
 
-    // Another library reads what a flush wrote.
-    let bucket = S3Bucket::new(&access(&node));
+    another_library_reads_it(&node, &token).await;
+    what_is_no_observation_is_named(&node).await;
+    the_bucket_alone_gives(&node, GIVEN.0, trace.len()).await;
+    node.stop().await;
+}
+
+/// Every file in the bucket, read by pyarrow.
+async fn another_library_reads_it(node: &Node, token: &str) {
+    let bucket = S3Bucket::new(&access(node));
     let mut kinds = (0, 0);
     let mut bytes = 0;
     let listing = bucket.list(OBSERVE).await.unwrap();
@@ -141,7 +148,7 @@ async fn what_a_node_measures_and_traces_is_read_back_by_its_command_line_and_by
         assert_eq!(read["types"]["time"], "timestamp[us, tz=UTC]");
         assert!(read["types"]["labels"].as_str().unwrap().starts_with("map<string, string"), "{}", read["types"]);
         let text = read["rows"].to_string();
-        for secret in secrets(&node).iter().chain([&token]) {
+        for secret in secrets(node).iter().chain([&token.to_owned()]) {
             assert!(!text.contains(secret), "a secret of the node is in an observation");
         }
         for row in read["rows"].as_array().unwrap() {
@@ -155,8 +162,12 @@ async fn what_a_node_measures_and_traces_is_read_back_by_its_command_line_and_by
     }
     println!("{} files, {bytes} bytes, {} samples, {} spans", listing.entries.len(), kinds.0, kinds.1);
     assert!(kinds.0 > 100 && kinds.1 > 10, "{kinds:?}");
+}
 
-    // What is no observation is named, and the rest is read.
+/// Foreign and damaged objects beside the observations; the rest is read.
+async fn what_is_no_observation_is_named(node: &Node) {
+    let bucket = S3Bucket::new(&access(node));
+    let listing = bucket.list(OBSERVE).await.unwrap();
     let hour = listing.entries.last().unwrap().key.rsplit_once('/').unwrap().0.to_owned();
     let broken = listing.entries.last().unwrap().key.replace(".parquet", "9.parquet");
     for (key, body) in
@@ -170,19 +181,20 @@ async fn what_a_node_measures_and_traces_is_read_back_by_its_command_line_and_by
     for named in [&broken, &format!("{hour}/notes.txt"), &format!("{hour}/1-0.parquet")] {
         assert!(text.contains(&format!("{named} is left out")), "{named}: {text}");
     }
+}
 
-    // Without the node, from the bucket itself.
-    let BucketAccess { name, endpoint, access_key_id, secret_access_key, .. } = access(&node);
+/// Without the node, from the bucket itself.
+async fn the_bucket_alone_gives(node: &Node, trace: &str, spans: usize) {
+    let BucketAccess { name, endpoint, access_key_id, secret_access_key, .. } = access(node);
     let direct = run(scafo()
-        .args(["traces", "--trace", GIVEN.0, "--bucket", &name, "--bucket-endpoint", &endpoint.unwrap(), "--json"])
+        .args(["traces", "--trace", trace, "--bucket", &name, "--bucket-endpoint", &endpoint.unwrap(), "--json"])
         .env("AWS_ACCESS_KEY_ID", access_key_id)
         .env("AWS_SECRET_ACCESS_KEY", secret_access_key.expose()))
     .await;
     assert!(direct.status.success(), "{}", both(&direct));
     let direct: Value = serde_json::from_slice(&direct.stdout).unwrap();
-    assert_eq!(direct["traces"][0]["trace"], GIVEN.0);
-    assert!(direct["traces"][0]["spans"].as_array().unwrap().len() >= trace.len());
-    node.stop().await;
+    assert_eq!(direct["traces"][0]["trace"], trace);
+    assert!(direct["traces"][0]["spans"].as_array().unwrap().len() >= spans);
 }
 
 #[tokio::test]
