@@ -240,7 +240,7 @@ async fn send(exporter: SpanExporter, mut queue: mpsc::Receiver<SpanData>, mut e
         tokio::select! {
             biased;
             _ = &mut ended => ending = true,
-            () = fill(&mut queue, &mut batch) => {}
+            () = fill(&mut queue, &mut batch, LINGER) => {}
         }
         while ending && let Ok(span) = queue.try_recv() {
             batch.push(span);
@@ -255,13 +255,13 @@ async fn send(exporter: SpanExporter, mut queue: mpsc::Receiver<SpanData>, mut e
     }
 }
 
-/// Waits for a span, and then a moment for others. What it has taken when it is dropped stays in the batch.
-async fn fill(queue: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>) {
+/// Waits for a span, and then for so long for others. What it has taken when it is dropped stays in the batch.
+async fn fill(queue: &mut mpsc::Receiver<SpanData>, batch: &mut Vec<SpanData>, linger: Duration) {
     if queue.recv_many(batch, BATCH).await == 0 {
         // The other end is a static: it does not go.
         std::future::pending::<()>().await;
     }
-    let until = Instant::now() + LINGER;
+    let until = Instant::now() + linger;
     while batch.len() < BATCH {
         let left = BATCH - batch.len();
         if tokio::time::timeout_at(until, queue.recv_many(batch, left)).await.is_err() {

@@ -1,7 +1,7 @@
 //! Spans for the node's own observations: as many of each process between two flushes as a file of them bears.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use opentelemetry::trace::{SpanId, SpanKind, Status};
 use opentelemetry_sdk::trace::SpanData;
@@ -12,6 +12,9 @@ use super::{BATCH, Counts, QUEUE, Taker, fill};
 /// Spans of one process between two calls of [`Kept::renew`]. At the usual minute a process at rest has some fifty; a busy one is
 /// seen through its first thousands, and costs no more than these.
 const BUDGET: u32 = 4096;
+/// How long the first span of a batch waits for others. Nobody looks at them before the next flush, and a process at rest, which is
+/// polled every few seconds, wakes nobody each time.
+const LINGER: Duration = Duration::from_secs(5);
 /// Attributes of a span, and characters of each text in it: ours have fewer than ten, of some forty.
 const ATTRIBUTES_MAX: usize = 32;
 const CHARS_MAX: usize = 256;
@@ -122,12 +125,12 @@ impl Kept {
         KEPT.on.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for spans: for the first as long as it takes, and then a second for others. A call that is dropped has taken none that
+    /// Waits for spans: for the first as long as it takes, and then a few seconds for others. A call that is dropped has taken none that
     /// another one gives.
     pub async fn batch(&mut self, into: &mut Vec<Finished>) {
         // What was taken off the queue before a drop is in here.
         let mut batch = Taken { spans: Vec::with_capacity(BATCH), into };
-        fill(&mut self.queue, &mut batch.spans).await;
+        fill(&mut self.queue, &mut batch.spans, LINGER).await;
     }
 
     /// What waits, without waiting.

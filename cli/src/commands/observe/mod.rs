@@ -84,6 +84,8 @@ struct Reading {
     files: usize,
     /// Files that there are within the time.
     of: usize,
+    /// Files of those that were not to be read.
+    left_out: usize,
     /// Whether there are more files, or rows in those that were read, than are looked at.
     cut: bool,
     /// Objects that should be observations and are none.
@@ -115,6 +117,7 @@ impl Reading {
             chosen.reverse();
         }
         let asked = chosen.len();
+        reading.left_out = reading.of.saturating_sub(asked);
         let mut handled = 0;
         let handle = |key: &ObservationKey, got: Got| {
             handled += 1;
@@ -144,11 +147,10 @@ impl Reading {
         if more > 0 {
             output.warn(&format!("{more} more objects are no observations, and are left out"));
         }
-        let left = self.of.saturating_sub(self.files + self.unreadable.len());
-        if left > 0 {
+        if self.left_out > 0 {
             output.say(&format!(
-                "{} of {} files were read; read more with --files, or look less far back with --since",
-                self.files, self.of
+                "{} of {} files were left out; read more with --files, or look less far back with --since",
+                self.left_out, self.of
             ));
         }
         if self.cut {
@@ -167,5 +169,121 @@ fn nothing(reading: &Reading, output: Output) {
         output.say(
             "no observations were found: nodes write them once a minute unless `observe.flush` says otherwise; 0 switches them off",
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use clap::Parser as _;
+    use scafo_core::Timestamp;
+    use scafo_registryd::observe::file::encode;
+    use scafo_registryd::observe::rows::Point;
+    use scafo_store::{Bucket, MemoryBucket, PutOptions};
+
+    use super::*;
+    use crate::args::{Cli, Command, MetricsArgs};
+
+    const NOW: i64 = 1_800_000_000_000;
+    const MINUTE: i64 = 60_000;
+
+    fn args(line: &str) -> MetricsArgs {
+        match Cli::try_parse_from(line.split_whitespace()).unwrap().command {
+            Command::Metrics(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn put(memory: &MemoryBucket, key: &str, body: Bytes) {
+        memory.put(key, body, PutOptions::default()).await.unwrap();
+    }
+
+    /// So many days of three nodes, a file each minute, in which a sum grows by one.
+    async fn flushed(days: i64) -> Arc<MemoryBucket> {
+        let memory = Arc::new(MemoryBucket::new());
+        memory.set_now(Timestamp::from_millis(NOW));
+        let nodes: Vec<NodeId> = ["a", "b", "c"].map(|id| id.parse().unwrap()).into();
+        let mut body = Bytes::new();
+        for minute in (1..=days * 1440).rev() {
+            // Older ones are only there.
+            if minute <= 1440 {
+                let point = Point {
+                    at_us: (NOW - minute * MINUTE) * 1000,
+                    process: "apiserver".to_owned(),
+                    name: "scafo_http_requests_total".to_owned(),
+                    kind: "counter".to_owned(),
+                    labels: Vec::new(),
+                    value: (1440 - minute) as f64,
+                };
+                body = encode(&nodes[0], &Contents { points: vec![point], spans: Vec::new() }).unwrap();
+            }
+            for node in &nodes {
+                let at = Timestamp::from_millis(NOW - minute * MINUTE);
+                put(&memory, &ObservationKey::new(node.clone(), at, 0).unwrap().to_string(), body.clone()).await;
+            }
+        }
+        memory
+    }
+
+    #[tokio::test]
+    async fn a_day_out_of_a_week_is_read_in_few_requests_and_what_was_left_out_is_said() {
+        let memory = flushed(7).await;
+        let day = "_scafo/observe/b/2027/01/15/07";
+        put(&memory, &format!("{day}/notes.txt"), "mine".into()).await;
+        put(&memory, &format!("{day}/{NOW}-1.parquet"), "another hour's".into()).await;
+        put(&memory, &format!("{day}/{}-7.parquet", NOW - MINUTE), "damaged".into()).await;
+        let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+        for (line, files, left_out, requests) in [
+            ("scafo metrics --since 1d", 600, 3721, 607),
+            ("scafo metrics --since 1d --files 30", 30, 4291, 37),
+            ("scafo metrics --since 1h", 181, 0, 185),
+            ("scafo metrics --since 1d --node c", 600, 840, 603),
+        ] {
+            let args = args(line);
+            let before = memory.requests();
+            let mut grown: Vec<f64> = Vec::new();
+            let reading = Reading::of(&source, &args.within, Choice::Spread, |_, contents| {
+                grown.extend(contents.points.iter().map(|point| point.value));
+                true
+            });
+            let reading = reading.await.unwrap();
+            let asked = memory.requests() - before;
+            println!("{line}: {asked} requests, {} files of {}", reading.files, reading.of);
+            assert!(asked <= requests, "{line}: {asked}");
+            assert_eq!(
+                (reading.files + reading.damaged(), reading.left_out, reading.cut),
+                (files, left_out, false),
+                "{line}"
+            );
+            let (least, most) =
+                grown.iter().fold((f64::MAX, 0.0_f64), |(least, most), it| (it.min(least), it.max(most)));
+            let whole = if line.contains("1h") { 59.0 } else { 1438.0 };
+            assert!(most - least >= whole, "{line}: the first and the last are read: {least} to {most}");
+        }
+    }
+
+    impl Reading {
+        /// Files that were asked for and could not be read.
+        fn damaged(&self) -> usize {
+            self.unreadable.iter().filter(|it| it.key.parse::<ObservationKey>().is_ok()).count()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_has_enough_stops_and_says_that_there_is_more() {
+        let memory = flushed(1).await;
+        let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+        let args = args("scafo metrics");
+        let before = memory.requests();
+        let mut taken = Vec::new();
+        let reading = Reading::of(&source, &args.within, Choice::Newest, |key, _| {
+            taken.push(key.at());
+            taken.len() < 10
+        });
+        let reading = reading.await.unwrap();
+        assert!(reading.cut && reading.files == 10, "{reading:?}");
+        assert!(taken.windows(2).all(|pair| pair[0] >= pair[1]), "the newest first: {taken:?}");
+        assert!(memory.requests() - before <= 4 + 10 + 16, "no more is asked for than was under way");
     }
 }
