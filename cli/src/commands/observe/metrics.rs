@@ -172,8 +172,11 @@ mod tests {
         }
     }
 
-    fn file(minute: i64, values: &[(&str, &str, &[(&str, &str)], f64)]) -> Contents {
-        let point = |(name, kind, labels, value): &(&str, &str, &[(&str, &str)], f64)| Point {
+    /// Name, type, labels and value of a sample.
+    type Sample<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], f64);
+
+    fn file(minute: i64, values: &[Sample<'_>]) -> Contents {
+        let point = |(name, kind, labels, value): &Sample<'_>| Point {
             at_us: minute * 60_000_000,
             process: "apiserver".to_owned(),
             name: (*name).to_owned(),
