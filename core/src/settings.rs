@@ -232,6 +232,9 @@ pub struct IngressdSettings {
     pub nodes: Vec<IngressSource>,
     /// Time between two polls, default 5 s.
     pub poll_interval: Millis,
+    /// Where the last document of each fleet is kept, the ingress's alone; absent: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
 }
 
 /// One fleet as an ingress sees it.
@@ -242,6 +245,10 @@ pub struct IngressSource {
     pub url: String,
     /// The ingress token.
     pub token: Secret,
+    /// What a kept document is this fleet's by: another text means another fleet, or this one under settings by which an old document
+    /// is not to be used. Absent: the URL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<String>,
 }
 
 /// Settings of `scafo-bucketd`.

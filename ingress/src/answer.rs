@@ -112,7 +112,8 @@ fn plain(status: u16, title: &str, detail: &str) -> ProblemDocument {
     ProblemDocument { r#type: "about:blank".to_owned(), title: title.to_owned(), status, detail: detail.to_owned() }
 }
 
-/// The health answer: this process serves; how many of its fleets it has a document of, and how many hosts they name.
+/// The health answer: this process serves; how many of its fleets a node has given a document of, and how many hosts the
+/// documents name, kept ones included.
 pub(crate) fn health(fleets: usize, heard: usize, hosts: usize) -> Response<Answer> {
     let body = serde_json::json!({"status": "ok", "fleets": fleets, "documents": heard, "hosts": hosts});
     json(StatusCode::OK, "application/json", &body)

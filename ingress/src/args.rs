@@ -36,6 +36,13 @@ pub struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
 
+    /// Directory of its own in which the last document of each fleet is kept
+    ///
+    /// An ingress that is started again within an hour then routes at once by what its nodes said last, until they answer. Not over a
+    /// reboot. Without a directory nothing is kept, and requests wait for the first document.
+    #[arg(long, value_name = "PATH")]
+    pub keep_in: Option<PathBuf>,
+
     /// Pause between two polls, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     pub poll_interval_ms: u64,
@@ -83,8 +90,12 @@ impl Args {
             return Err(ArgsError::Pairs { nodes: self.nodes.len(), files: self.token_files.len() });
         }
         let pairs = self.nodes.iter().zip(&self.token_files);
-        let nodes = pairs.map(|(url, path)| Ok(IngressSource { url: url.clone(), token: token(path)? }));
-        Ok(IngressdSettings { nodes: nodes.collect::<Result<_, _>>()?, poll_interval: Millis(self.poll_interval_ms) })
+        let nodes = pairs.map(|(url, path)| Ok(IngressSource { url: url.clone(), token: token(path)?, fleet: None }));
+        Ok(IngressdSettings {
+            nodes: nodes.collect::<Result<_, _>>()?,
+            poll_interval: Millis(self.poll_interval_ms),
+            dir: self.keep_in.clone(),
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the daemon runs with, checked once.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use http::{
     HeaderValue, Uri,
@@ -26,6 +26,8 @@ pub struct Config {
     pub(crate) interval: Duration,
     pub(crate) grace: Duration,
     pub(crate) first_wait: Duration,
+    /// Where the last document of each fleet is kept.
+    pub(crate) dir: Option<PathBuf>,
 }
 
 /// How long requests under way may take to end after the daemon was asked to. 10 s: ordinary requests are done long
@@ -73,13 +75,15 @@ impl Config {
             return Err(ConfigError::Interval(interval));
         }
         let sources = settings.nodes.iter().map(Source::new).collect::<Result<_, _>>()?;
-        Ok(Self { sources, interval, grace, first_wait: DEFAULT_FIRST_WAIT })
+        Ok(Self { sources, interval, grace, first_wait: DEFAULT_FIRST_WAIT, dir: settings.dir.clone() })
     }
 }
 
 /// One node whose document is pulled.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
+    /// What this fleet is told from others by, where its document is kept.
+    pub(crate) fleet: String,
     pub(crate) upstream: Upstream,
     pub(crate) host: HeaderValue,
     pub(crate) target: Uri,
@@ -90,7 +94,8 @@ impl Source {
     fn new(source: &IngressSource) -> Result<Self, ConfigError> {
         let (upstream, host, target) = parsed_url(&source.url).ok_or_else(|| ConfigError::Url(shown(&source.url)))?;
         let authorization = bearer(&source.token).ok_or_else(|| ConfigError::Token(shown(&source.url)))?;
-        Ok(Self { upstream, host, target, authorization })
+        let fleet = source.fleet.clone().unwrap_or_else(|| source.url.trim_end_matches('/').to_owned());
+        Ok(Self { fleet, upstream, host, target, authorization })
     }
 }
 
@@ -140,8 +145,8 @@ mod tests {
     use super::*;
 
     fn config(url: &str, token: &str, interval: u64) -> Result<Config, ConfigError> {
-        let nodes = vec![IngressSource { url: url.to_owned(), token: Secret::new(token) }];
-        Config::new(&IngressdSettings { nodes, poll_interval: Millis(interval) }, DEFAULT_GRACE)
+        let nodes = vec![IngressSource { url: url.to_owned(), token: Secret::new(token), fleet: None }];
+        Config::new(&IngressdSettings { nodes, poll_interval: Millis(interval), dir: None }, DEFAULT_GRACE)
     }
 
     #[test]
@@ -167,7 +172,7 @@ mod tests {
         for interval in [0, 49, 30_001] {
             assert!(matches!(config("http://a:1", "t", interval), Err(ConfigError::Interval(_))));
         }
-        let none = IngressdSettings { nodes: Vec::new(), poll_interval: Millis(5000) };
+        let none = IngressdSettings { nodes: Vec::new(), poll_interval: Millis(5000), dir: None };
         assert_eq!(Config::new(&none, DEFAULT_GRACE).unwrap_err(), ConfigError::Fleets(0));
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     path::is_denied_in_any_spelling,
 };
 
-/// The documents held, one place for each fleet in configured order; `None` until its first document has come.
+/// The documents held, one place for each fleet in configured order; `None` until there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Routing {
     pub(crate) fleets: Vec<Option<Arc<Table>>>,
@@ -25,7 +25,8 @@ pub(crate) enum Decision {
     Denied,
     /// No fleet serves that host.
     Unknown,
-    /// No fleet that we have heard from serves that host, and not all have been heard from.
+    /// No fleet that we have heard from serves that host, and not all have been heard from. Or it is an API's, and its fleet has
+    /// not been heard from.
     Unavailable,
 }
 
@@ -33,6 +34,21 @@ impl Routing {
     /// Nothing heard yet from that many fleets.
     pub(crate) fn silent(fleets: usize) -> Self {
         Self { fleets: vec![None; fleets] }
+    }
+
+    /// Whether a node of that fleet has said what is in force. There is no other fleet to wait for than those configured.
+    pub(crate) fn has_heard_from(&self, fleet: usize) -> bool {
+        self.fleets.get(fleet).is_none_or(|held| held.as_ref().is_some_and(|table| !table.kept))
+    }
+
+    /// Whether every fleet has been heard from.
+    pub(crate) fn is_complete(&self) -> bool {
+        (0..self.fleets.len()).all(|fleet| self.has_heard_from(fleet))
+    }
+
+    /// Whether requests may go where only a kept document says.
+    pub(crate) fn is_kept_in_part(&self) -> bool {
+        self.fleets.iter().flatten().any(|table| table.kept)
     }
 
     /// The same with a new document for one fleet.
@@ -56,8 +72,8 @@ impl Routing {
         let covered = wildcard_key(host.as_str()).and_then(|key| held().find_map(|table| table.route(&key)));
         match covered {
             Some(target) => Decision::Forward(Arc::clone(target)),
-            None if self.fleets.iter().any(Option::is_none) => Decision::Unavailable,
-            None => Decision::Unknown,
+            None if self.is_complete() => Decision::Unknown,
+            None => Decision::Unavailable,
         }
     }
 }
@@ -67,6 +83,10 @@ fn exactly(table: &Table, host: &Host, path: &str) -> Option<Decision> {
         return Some(Decision::Forward(Arc::clone(target)));
     }
     let api = table.api(host.as_str())?;
+    if table.kept {
+        // What goes to an API carries tokens. Unlike the ports of applications, nobody promises whose its port is now.
+        return Some(Decision::Unavailable);
+    }
     let denied = is_denied_in_any_spelling(path, table.denied());
     Some(if denied { Decision::Denied } else { Decision::Forward(Arc::clone(api)) })
 }
@@ -179,5 +199,26 @@ mod tests {
     fn a_fleet_not_heard_from_makes_an_unknown_host_unavailable() {
         let half = Routing::silent(2).with(1, table(&[("a.example", "a")], false).unwrap());
         check(&half, &[("a.example", "/", "a"), ("b.example", "/", "Unavailable"), ("*.example", "/", "Unknown")]);
+    }
+
+    #[test]
+    fn a_kept_document_routes_to_what_it_names_and_settles_nothing_else() {
+        let mut kept = Table::clone(&table(&[("a.example", "a"), ("*.example", "wild")], true).unwrap()).into_kept();
+        let routing = Routing::silent(1).with(0, Arc::new(kept.clone()));
+        check(
+            &routing,
+            &[
+                ("a.example", "/", "a"),
+                ("b.example", "/", "wild"),
+                ("dev.example", "/v1/applications", "Unavailable"),
+                ("other.test", "/", "Unavailable"),
+                ("*.example", "/", "Unknown"),
+            ],
+        );
+        assert!(routing.is_kept_in_part() && !routing.has_heard_from(0) && !routing.is_complete());
+        kept.kept = false;
+        let heard = routing.with(0, Arc::new(kept));
+        check(&heard, &[("dev.example", "/v1/applications", "api"), ("other.test", "/", "Unknown")]);
+        assert!(!heard.is_kept_in_part() && heard.is_complete());
     }
 }

@@ -5,6 +5,9 @@ use std::{collections::HashMap, sync::Arc};
 use scafo_core::routing::{self, FleetRouting};
 use scafo_proxy::Upstream;
 
+/// Largest document. 64 MiB: 100,000 hosts with three upstreams each take about 25 MiB.
+pub(crate) const LARGEST_DOCUMENT: usize = 64 * 1024 * 1024;
+
 /// Where requests for a host go.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Target {
@@ -16,7 +19,7 @@ pub(crate) struct Target {
 }
 
 /// One document, ready for lookups.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     /// By host or wildcard key.
     routes: HashMap<String, Arc<Target>>,
@@ -24,6 +27,8 @@ pub(crate) struct Table {
     denied: Vec<String>,
     /// Addresses that cannot be dialled, left out one by one.
     pub(crate) skipped: usize,
+    /// It was on disk, and no node has said since this process started that it is in force.
+    pub(crate) kept: bool,
 }
 
 /// The bytes are no document that this build may route by.
@@ -42,6 +47,11 @@ impl Table {
     /// [`Refused`], also for a document that ends early or goes on after its end.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Refused> {
         Ok(Self::from(serde_json::from_slice::<FleetRouting>(bytes)?))
+    }
+
+    /// The same as one that was on disk.
+    pub(crate) fn into_kept(self) -> Self {
+        Self { kept: true, ..self }
     }
 
     /// The host as it is written.

@@ -88,15 +88,35 @@ impl Front {
         let path = outbound.uri().path();
         let wants_health = path == HEALTH_PATH && origin.is_here;
         let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
-        let refusal = match decision {
-            Decision::Forward(target) => {
-                forwarded::set(outbound.headers_mut(), origin.peer, version);
-                match self.forward(&target, outbound).await {
-                    Ok(response) => return response,
-                    Err(refusal) => refusal,
-                }
-            }
+        let target = match decision {
+            Decision::Forward(target) => target,
             Decision::Unknown | Decision::Unavailable if wants_health => return health_of(&routing),
+            Decision::Denied => return Refusal::Denied.response(),
+            Decision::Unknown => return Refusal::UnknownHost.response(),
+            Decision::Unavailable => return Refusal::NoDocument.response(),
+        };
+        forwarded::set(outbound.headers_mut(), origin.peer, version);
+        match self.forward(&target, outbound).await {
+            Ok(response) => response,
+            Err(Unserved { unsent: Some(outbound), .. }) if routing.is_kept_in_part() => {
+                self.forward_once_heard(host.as_ref(), outbound).await
+            }
+            Err(Unserved { refusal, .. }) => refusal.response(),
+        }
+    }
+
+    /// What a kept document named did not take the request: what it knows may be old, so what the nodes say now decides.
+    async fn forward_once_heard(&self, host: Option<&Host>, outbound: Outbound<Incoming>) -> Response<Answer> {
+        let mut routing = self.routing.clone();
+        let heard = routing.wait_for(|routing| !routing.is_kept_in_part());
+        // Late, or the polls have ended: what is known now has to do.
+        drop(timeout_at(self.first_documents_by, heard).await);
+        let held = Arc::clone(&self.routing.borrow());
+        let refusal = match held.decide(host, outbound.uri().path()) {
+            Decision::Forward(target) => match self.forward(&target, outbound).await {
+                Ok(response) => return response,
+                Err(unserved) => unserved.refusal,
+            },
             Decision::Denied => Refusal::Denied,
             Decision::Unknown => Refusal::UnknownHost,
             Decision::Unavailable => Refusal::NoDocument,
@@ -113,16 +133,16 @@ impl Front {
         if decision != Decision::Unavailable || wants_health || Instant::now() >= self.first_documents_by {
             return (held, decision);
         }
-        let complete = routing.wait_for(|routing| routing.fleets.iter().all(Option::is_some));
+        let decidable = routing.wait_for(|routing| routing.decide(host, path) != Decision::Unavailable);
         // Late, or the polls have ended: what is known now has to do.
-        drop(timeout_at(self.first_documents_by, complete).await);
+        drop(timeout_at(self.first_documents_by, decidable).await);
         let held = Arc::clone(&self.routing.borrow());
         let decision = held.decide(host, path);
         (held, decision)
     }
 
     /// Offers the request to the upstreams, one after the other, as long as that cannot make anything happen twice.
-    async fn forward(&self, target: &Target, mut outbound: Outbound<Incoming>) -> Result<Response<Answer>, Refusal> {
+    async fn forward(&self, target: &Target, mut outbound: Outbound<Incoming>) -> Result<Response<Answer>, Unserved> {
         let place = Arc::clone(&self.requests).try_acquire_owned().map_err(|_| Refusal::Full)?;
         for upstream in self.marks.order(&target.upstreams, Instant::now()).into_iter().take(MOST_ATTEMPTS) {
             let failure = match self.forwarder.forward(upstream, outbound, &self.tunnels).await {
@@ -140,14 +160,27 @@ impl Front {
             log(target, upstream, &failure, news);
             match kind {
                 FailureKind::Connect | FailureKind::Broken => {}
-                FailureKind::HeadDeadline => return Err(Refusal::UpstreamTime),
-                FailureKind::BadResponse => return Err(Refusal::NoUpstream),
-                FailureKind::RequestBody => return Err(Refusal::BadRequest("the request body ended early")),
-                FailureKind::TunnelLimit => return Err(Refusal::Full),
+                FailureKind::HeadDeadline => return Err(Refusal::UpstreamTime.into()),
+                FailureKind::BadResponse => return Err(Refusal::NoUpstream.into()),
+                FailureKind::RequestBody => return Err(Refusal::BadRequest("the request body ended early").into()),
+                FailureKind::TunnelLimit => return Err(Refusal::Full.into()),
             }
             outbound = failure.try_into_outbound().map_err(|_| Refusal::NoUpstream)?;
         }
-        Err(Refusal::NoUpstream)
+        Err(Unserved { refusal: Refusal::NoUpstream, unsent: Some(outbound) })
+    }
+}
+
+/// No upstream answered.
+struct Unserved {
+    refusal: Refusal,
+    /// The request, if it can be sent again without anything happening twice.
+    unsent: Option<Outbound<Incoming>>,
+}
+
+impl From<Refusal> for Unserved {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, unsent: None }
     }
 }
 
@@ -172,7 +205,8 @@ fn refused(unforwardable: Unforwardable) -> Refusal {
 
 fn health_of(routing: &Routing) -> Response<Answer> {
     let hosts = routing.fleets.iter().flatten().map(|table| table.len()).sum();
-    health(routing.fleets.len(), routing.fleets.iter().flatten().count(), hosts)
+    let heard = (0..routing.fleets.len()).filter(|fleet| routing.has_heard_from(*fleet)).count();
+    health(routing.fleets.len(), heard, hosts)
 }
 
 #[cfg(test)]

@@ -22,20 +22,19 @@ use tokio::{
 use crate::{
     config::Source,
     decide::Routing,
-    document::{Refused, Table},
+    document::{LARGEST_DOCUMENT, Refused, Table},
+    keeper::Desk,
+    kept::Boot,
 };
 
 /// One poll, from connecting to the last byte. The ingress protocol says 10 s.
 const POLL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Largest document. 64 MiB: 100,000 hosts with three upstreams each take about 25 MiB.
-const LARGEST_DOCUMENT: usize = 64 * 1024 * 1024;
-
 /// Largest problem document that is read for its text.
 const LARGEST_PROBLEM: usize = 64 * 1024;
 
-/// Longest pause while there is no document at all. Nothing can be served until there is one, and a node that starts
-/// has one within seconds, so asking twice a second is worth it.
+/// Longest pause while no document has come. Nothing, or nothing new, can be served until one does, and a node that starts has one
+/// within seconds, so asking twice a second is worth it.
 const LONGEST_FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What keeps a poll from bringing a document.
@@ -58,7 +57,7 @@ enum PollError {
 /// What a good poll brings.
 enum Polled {
     Unchanged,
-    Fresh(Arc<Table>, Option<HeaderValue>),
+    Fresh { table: Arc<Table>, tag: Option<HeaderValue>, bytes: Bytes },
 }
 
 /// Pulls the document of one fleet.
@@ -70,6 +69,8 @@ pub(crate) struct Poller {
     tunnels: Tunnels,
     routing: watch::Sender<Arc<Routing>>,
     tag: Option<HeaderValue>,
+    /// Where what comes is kept, if it is.
+    desk: Option<Arc<Desk>>,
     /// The text of the failure that was logged last, while it lasts.
     complaint: Option<String>,
 }
@@ -77,16 +78,31 @@ pub(crate) struct Poller {
 impl Poller {
     /// A poller that writes the document of `source` to place `fleet` of `routing`.
     pub(crate) fn new(fleet: usize, source: Source, interval: Duration, routing: watch::Sender<Arc<Routing>>) -> Self {
-        let forwarder = Forwarder::new(Limits::default());
-        Self { fleet, source, interval, forwarder, tunnels: Tunnels::new(0), routing, tag: None, complaint: None }
+        Self {
+            fleet,
+            source,
+            interval,
+            forwarder: Forwarder::new(Limits::default()),
+            tunnels: Tunnels::new(0),
+            routing,
+            tag: None,
+            desk: None,
+            complaint: None,
+        }
+    }
+
+    /// The same, which tells this keeper's desk what comes.
+    pub(crate) fn telling(self, desk: Option<Arc<Desk>>) -> Self {
+        Self { desk, ..self }
     }
 
     /// Polls for ever. May be dropped at any time: a document takes over in one step.
     pub(crate) async fn run(mut self) {
         loop {
+            let asked = Boot::uptime();
             let outcome = self.poll().await;
-            self.take_over(outcome);
-            let first = self.routing.borrow().fleets.get(self.fleet).is_some_and(Option::is_none);
+            self.take_over(outcome, asked);
+            let first = !self.routing.borrow().has_heard_from(self.fleet);
             // The pause is between polls and not a schedule, so that a slow node is not asked without end.
             sleep(if first { self.interval.min(LONGEST_FIRST_PAUSE) } else { self.interval }).await;
         }
@@ -96,12 +112,19 @@ impl Poller {
         timeout(POLL_LIMIT, self.fetch()).await.unwrap_or(Err(PollError::Late))
     }
 
-    fn take_over(&mut self, outcome: Result<Polled, PollError>) {
+    fn take_over(&mut self, outcome: Result<Polled, PollError>, asked: Duration) {
         match outcome {
-            Ok(Polled::Unchanged) => {}
-            Ok(Polled::Fresh(table, tag)) => {
+            Ok(Polled::Unchanged) => {
+                if let Some(desk) = &self.desk {
+                    desk.confirmed(asked);
+                }
+            }
+            Ok(Polled::Fresh { table, tag, bytes }) => {
                 let (hosts, skipped) = (table.len(), table.skipped);
                 self.tag = tag;
+                if let Some(desk) = &self.desk {
+                    desk.fresh(bytes, asked);
+                }
                 self.routing.send_modify(|routing| *routing = Arc::new(routing.with(self.fleet, table)));
                 tracing::info!(node = %self.source, hosts, "new routing document");
                 if skipped > 0 {
@@ -138,8 +161,9 @@ impl Poller {
         let body = Limited::new(response.into_body(), LARGEST_DOCUMENT).collect().await.map_err(PollError::Cut)?;
         let bytes = body.to_bytes();
         // 100,000 hosts take a good part of a second to read; requests go on meanwhile.
-        let table = tokio::task::spawn_blocking(move || Table::parse(&bytes)).await??;
-        Ok(Polled::Fresh(Arc::new(table), tag))
+        let parsed = bytes.clone();
+        let table = tokio::task::spawn_blocking(move || Table::parse(&parsed)).await??;
+        Ok(Polled::Fresh { table: Arc::new(table), tag, bytes })
     }
 
     fn request(&self) -> Result<Outbound<Empty<Bytes>>, PollError> {

@@ -1,17 +1,23 @@
 //! The daemon from its start to its end.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use scafo_proxy::Tunnels;
-use tokio::{net::TcpListener, sync::watch, task::JoinSet};
+use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
-    config::Config,
+    config::{Config, Source},
     decide::Routing,
     front::Front,
+    keeper::{Desk, Keeper},
+    kept::{Boot, Kept, Unusable},
     poll::Poller,
     serve::{Capacity, Connections},
 };
+
+/// How long reading what was kept may take. The largest document that may be kept is read within two seconds by a debug build; on a
+/// disk that takes longer the nodes are asked instead.
+const RESTORE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A task of the daemon ended although nobody asked it to. The process ends with it: an ingress that no longer polls
 /// would route by a document that grows old in silence.
@@ -27,14 +33,20 @@ pub struct EndedByItself;
 pub async fn run(config: Config, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), EndedByItself> {
     let capacity = Capacity::claim();
     let tunnels = Tunnels::new(capacity.tunnels);
-    let (routing, seen) = watch::channel(Arc::new(Routing::silent(config.sources.len())));
+    let (kept, held) = restored(config.dir.as_deref(), &config.sources).await;
+    let (routing, seen) = watch::channel(Arc::new(held));
     let connections =
         Connections::new(Front::new(seen, tunnels.clone(), capacity.requests, config.first_wait), capacity.connections);
     tracing::info!(?capacity, fleets = config.sources.len(), "serving");
 
     let mut tasks = JoinSet::new();
     for (fleet, source) in config.sources.into_iter().enumerate() {
-        tasks.spawn(Poller::new(fleet, source, config.interval, routing.clone()).run());
+        let desk = kept.as_ref().map(|kept| {
+            let desk = Arc::<Desk>::default();
+            tasks.spawn(Keeper::new(kept.clone(), source.fleet.clone(), Arc::clone(&desk)).run());
+            desk
+        });
+        tasks.spawn(Poller::new(fleet, source, config.interval, routing.clone()).telling(desk).run());
     }
     tasks.spawn(Arc::clone(&connections).accept(listener));
     let outcome = tokio::select! {
@@ -48,4 +60,64 @@ pub async fn run(config: Config, listener: TcpListener, stop: impl Future<Output
     let (cut, cut_tunnels) = tokio::join!(connections.end(config.grace), tunnels.close(config.grace));
     tracing::info!(cut, cut_tunnels, "ended");
     outcome
+}
+
+/// What was kept of each fleet, and where to keep what comes. Nothing of that is needed to serve, so nothing of it fails.
+async fn restored(dir: Option<&Path>, sources: &[Source]) -> (Option<Kept>, Routing) {
+    let silent = Routing::silent(sources.len());
+    let Some(dir) = dir.map(Path::to_owned) else { return (None, silent) };
+    let fleets: Vec<(String, String)> =
+        sources.iter().map(|source| (source.fleet.clone(), source.to_string())).collect();
+    let reading = tokio::task::spawn_blocking(move || restore(&dir, &fleets));
+    match timeout(RESTORE_LIMIT, reading).await {
+        Ok(Ok(restored)) => restored,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "what was kept of the routing documents could not be read");
+            (None, silent)
+        }
+        Err(_) => {
+            tracing::warn!("reading what was kept of the routing documents takes too long: nothing is kept");
+            (None, silent)
+        }
+    }
+}
+
+/// Reads what was kept of these fleets; beside each stands its node, for the log.
+fn restore(dir: &Path, fleets: &[(String, String)]) -> (Option<Kept>, Routing) {
+    let mut routing = Routing::silent(fleets.len());
+    let Some(boot) = Boot::current() else {
+        tracing::warn!("no routing documents are kept: the kernel does not say which boot this is");
+        return (None, routing);
+    };
+    let kept = match Kept::open(dir, boot) {
+        Ok(kept) => kept,
+        Err(error) => {
+            tracing::warn!(dir = %dir.display(), %error, "no routing documents are kept: the directory cannot be made");
+            return (None, routing);
+        }
+    };
+    let now = Boot::uptime();
+    for (number, (fleet, node)) in fleets.iter().enumerate() {
+        match kept.read(fleet, now) {
+            Ok(None) => {}
+            Ok(Some((table, age))) => {
+                tracing::info!(
+                    node,
+                    hosts = table.len(),
+                    ?age,
+                    "routing by what this node said last, until it answers"
+                );
+                routing = routing.with(number, Arc::new(table));
+            }
+            Err(unusable @ Unusable::OtherBoot) => {
+                tracing::info!(node, %unusable, "the kept routing document is not used")
+            }
+            Err(unusable) => {
+                let cause = std::error::Error::source(&unusable).map(ToString::to_string);
+                tracing::warn!(node, %unusable, cause, "the kept routing document is not used");
+            }
+        }
+    }
+    kept.sweep(now);
+    (Some(kept), routing)
 }

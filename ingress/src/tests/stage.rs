@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     future::Future,
     net::SocketAddr,
+    path::Path,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -235,10 +236,18 @@ impl Ingress {
     }
 
     pub(super) async fn with(nodes: &[&Node], grace: Duration, first_wait: Duration) -> Self {
-        let nodes = nodes
-            .iter()
-            .map(|node| IngressSource { url: format!("http://{}", node.server.address), token: Secret::new("token") });
-        let settings = IngressdSettings { nodes: nodes.collect(), poll_interval: Millis(50) };
+        Self::keeping(None, nodes, grace, first_wait).await
+    }
+
+    /// The same, which keeps documents in `dir`.
+    pub(super) async fn keeping(dir: Option<&Path>, nodes: &[&Node], grace: Duration, first_wait: Duration) -> Self {
+        let nodes = nodes.iter().map(|node| IngressSource {
+            url: format!("http://{}", node.server.address),
+            token: Secret::new("token"),
+            fleet: None,
+        });
+        let settings =
+            IngressdSettings { nodes: nodes.collect(), poll_interval: Millis(50), dir: dir.map(Path::to_owned) };
         let config = Config { first_wait, ..Config::new(&settings, grace).unwrap() };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

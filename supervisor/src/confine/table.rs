@@ -32,6 +32,8 @@ const AUTHORITIES: [&str; 7] = [
     "/usr/lib/ssl",
     "/usr/share/pki",
 ];
+/// What tells one boot of the machine from the next.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Where programs are that a deploy may need: celld, esbuild, an interpreter that starts it. Nothing of these is secret.
 const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/opt", "/lib", "/lib64"];
 /// What such programs ask about the machine; what `/proc` says of other processes Landlock keeps from them.
@@ -62,15 +64,20 @@ pub(crate) fn daemon(name: Name, program: &Path, dirs: &Dirs) -> Allowed {
         },
         Name::Routerd => Allowed { sockets: vec![dirs.socket(sockets::REGISTRY)], families: Families::Unix, ..own },
         Name::Apiserver => Allowed {
-            // It tells one boot of the machine from the next.
-            read: [network(), paths(&["/proc/sys/kernel/random/boot_id"])].concat(),
+            read: [network(), paths(&[BOOT])].concat(),
             write: state("apiserver"),
             sockets: vec![dirs.socket(sockets::REGISTRY), dirs.socket(sockets::ROUTER)],
             tcp: Tcp::Everywhere,
             families: Families::Both,
             ..own
         },
-        Name::Ingressd => Allowed { read: network(), tcp: Tcp::Everywhere, families: Families::Internet, ..own },
+        Name::Ingressd => Allowed {
+            read: [network(), paths(&[BOOT])].concat(),
+            write: state("ingressd"),
+            tcp: Tcp::Everywhere,
+            families: Families::Internet,
+            ..own
+        },
     }
 }
 

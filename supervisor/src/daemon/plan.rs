@@ -318,9 +318,19 @@ impl Plan<'_> {
     fn ingressd(&self, api: SocketAddr) -> IngressdSettings {
         let token = self.ingress_tokens.first().cloned().unwrap_or_else(|| Secret::new(""));
         IngressdSettings {
-            nodes: vec![IngressSource { url: format!("http://{api}"), token }],
+            nodes: vec![IngressSource { url: format!("http://{api}"), token, fleet: Some(self.fleet()) }],
             poll_interval: if self.dev { DEV_POLL } else { POLL }.into(),
+            dir: Some(self.dirs.state.join("ingressd")),
         }
+    }
+
+    /// What a routing document of this node depends on beside the fleet's records. The address of its API is no part of it: with
+    /// port 0 that is another one after each start, and what is kept never leads there.
+    fn fleet(&self) -> String {
+        let BucketAccess { name, prefix, endpoint, .. } = self.bucket;
+        let parts = (self.node, endpoint, name, prefix, &self.config.platform_domains, self.config.api.public);
+        // Parts that cannot be written are a defect; then there is one fleet, as there is for a node.
+        serde_json::to_string(&parts).unwrap_or_default()
     }
 }
 

@@ -41,7 +41,7 @@ impl Dirs {
         private_dir(&runtime).map_err(|error| cannot_write(&runtime, &error))?;
         own(&runtime)?;
         let dirs = Self { state, runtime };
-        for inner in ["registryd", "apiserver", "celld", "logs", "processes"] {
+        for inner in ["registryd", "apiserver", "ingressd", "celld", "logs", "processes"] {
             private_dir(&dirs.state.join(inner)).map_err(|error| cannot_write(&dirs.state.join(inner), &error))?;
         }
         for server in [sockets::REGISTRY, sockets::ADMIN, sockets::ROUTER, sockets::SUPERVISOR] {
@@ -63,8 +63,12 @@ impl Dirs {
             // A passage to what is theirs: nobody but us lists it.
             set_mode(dir, 0o711).map_err(failed(dir))?;
         }
-        for (name, inner) in [(Name::Registryd, "registryd"), (Name::Apiserver, "apiserver"), (Name::Bucketd, "bucket")]
-        {
+        for (name, inner) in [
+            (Name::Registryd, "registryd"),
+            (Name::Apiserver, "apiserver"),
+            (Name::Ingressd, "ingressd"),
+            (Name::Bucketd, "bucket"),
+        ] {
             let path = self.state.join(inner);
             private_dir(&path).map_err(failed(&path))?;
             let owner = users.daemon(name);

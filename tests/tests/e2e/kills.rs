@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use reqwest::Method;
 use scafo_tests::load::{Load, Outcome, client, not_answered};
-use scafo_tests::{Api, Node, Project, wait};
+use scafo_tests::{Api, Node, Project, process, wait};
 
 /// How often each daemon is killed: enough to meet it at work, `SCAFO_TEST_LONG` for more.
 fn rounds() -> usize {
@@ -131,4 +132,31 @@ async fn a_killed_ingressd_cuts_only_the_requests_that_it_held() {
     let outcomes = killed("scafo-ingressd").await;
     only_cut("applications", &outcomes.application, 5, &[200]);
     none_lost("API", &outcomes.api, &[200]);
+}
+
+/// What its node said last is on disk, so that a killed ingress has it again before the node says anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_ingress_routes_again_while_no_routing_document_can_be_had() {
+    let node = Node::start().await;
+    node.deploy(Project::answering("shop", "hello").path()).await;
+    assert_eq!(node.get("shop", "/").await.unwrap(), (200, "hello".to_owned()));
+    let dir = node.state().join("ingressd");
+    wait::until("the document to be kept", Duration::from_secs(60), || async {
+        let files: Vec<_> = std::fs::read_dir(&dir).ok()?.flatten().collect();
+        files
+            .iter()
+            .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("shop")))
+            .then_some(())
+    })
+    .await;
+    let api = node.daemon("scafo-apiserver").expect("it runs");
+    // The supervisor takes it for hung after half a minute, and not before.
+    process::signal(api.pid, Signal::SIGSTOP);
+    node.kill_daemon("scafo-ingressd").await;
+    let answer = node.get("shop", "/").await;
+    let stopped = node.daemon("scafo-apiserver").is_some_and(|now| now.pid == api.pid);
+    process::signal(api.pid, Signal::SIGCONT);
+    assert!(stopped, "it was killed meanwhile, which proves nothing");
+    assert_eq!(answer.unwrap(), (200, "hello".to_owned()));
+    node.stop().await;
 }

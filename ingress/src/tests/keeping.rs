@@ -1,0 +1,88 @@
+//! What an ingress does that was started again, before its node has answered.
+
+use std::{path::Path, time::Duration};
+
+use http::StatusCode;
+
+use super::stage::{Ingress, Node, PATIENCE, Reply, application, document, eventually};
+
+const HEALTH: &str = "/.well-known/scafo-ingress/health";
+
+/// An ingress that has kept the document of `node`, and has ended.
+async fn once(dir: &Path, node: &Node, host: &str) {
+    let mut ingress = Ingress::keeping(Some(dir), &[node], PATIENCE, Duration::ZERO).await;
+    ingress.until_served(host).await;
+    eventually("the document is kept", async || kept(dir, host).then_some(())).await;
+    ingress.ask_to_stop();
+    ingress.ended().await;
+}
+
+/// Whether a file in `dir` names this host.
+fn kept(dir: &Path, host: &str) -> bool {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut texts = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "routes"));
+    texts.any(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default().contains(host))
+}
+
+#[tokio::test]
+async fn an_ingress_that_was_started_again_routes_while_its_node_is_away_and_then_by_what_that_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (shop, blog) = (application("shop").await, application("blog").await);
+    let node = Node::with(&document(&[("shop.example", &[&shop])])).await;
+    once(dir.path(), &node, "shop.example").await;
+    node.reply(Reply::Problem(503));
+    let ingress = Ingress::keeping(Some(dir.path()), &[&node], PATIENCE, Duration::ZERO).await;
+    assert_eq!(ingress.get("shop.example", "/").await.1, "shop GET / ");
+    assert_eq!(ingress.get("blog.example", "/").await.0, StatusCode::SERVICE_UNAVAILABLE, "nobody has said that");
+    let (_, health) = ingress.get("scafo-ingressd.invalid", HEALTH).await;
+    assert!(health.contains("\"documents\":0") && health.contains("\"hosts\":1"), "{health}");
+    node.reply(Reply::Document(document(&[("blog.example", &[&blog])]).to_string()));
+    ingress.until_served("blog.example").await;
+    assert_eq!(ingress.get("shop.example", "/").await.0, StatusCode::NOT_FOUND);
+    eventually("the new document is kept", async || kept(dir.path(), "blog.example").then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_request_that_a_kept_document_leads_nowhere_waits_for_what_the_node_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (before, after) = (application("before").await, application("after").await);
+    let node = Node::with(&document(&[("shop.example", &[&before])])).await;
+    once(dir.path(), &node, "shop.example").await;
+    drop(before);
+    node.reply(Reply::Problem(503));
+    let ingress = Ingress::keeping(Some(dir.path()), &[&node], PATIENCE, PATIENCE).await;
+    let asking = ingress.get("shop.example", "/");
+    let starting = async {
+        node.polled().await;
+        node.reply(Reply::Document(document(&[("shop.example", &[&after])]).to_string()));
+    };
+    let (answer, ()) = tokio::join!(asking, starting);
+    assert_eq!(answer, (StatusCode::OK, "after GET / ".to_owned()));
+}
+
+#[tokio::test]
+async fn the_document_of_another_node_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let shop = application("shop").await;
+    once(dir.path(), &Node::with(&document(&[("shop.example", &[&shop])])).await, "shop.example").await;
+    let other = Node::new(Reply::Problem(503)).await;
+    let ingress = Ingress::keeping(Some(dir.path()), &[&other], PATIENCE, Duration::ZERO).await;
+    assert_eq!(ingress.get("shop.example", "/").await.0, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_kept_everything_else_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let gone = dir.path().join("gone");
+    let shop = application("shop").await;
+    let node = Node::with(&document(&[("shop.example", &[&shop])])).await;
+    let without = Ingress::keeping(Some(&file), &[&node], PATIENCE, Duration::ZERO).await;
+    without.until_served("shop.example").await;
+    let losing = Ingress::keeping(Some(&gone), &[&node], PATIENCE, Duration::ZERO).await;
+    eventually("the document is kept", async || kept(&gone, "shop.example").then_some(())).await;
+    std::fs::remove_dir_all(&gone).unwrap();
+    node.reply(Reply::Document(document(&[("shop.example", &[&shop]), ("blog.example", &[&shop])]).to_string()));
+    losing.until_served("blog.example").await;
+}
