@@ -55,6 +55,9 @@ pub enum StartError {
         /// Where.
         column: usize,
     },
+    /// What no daemon may do any more could not be given up.
+    #[error("this process cannot give up what it must not do")]
+    Unconfined(#[source] io::Error),
     /// The supervisor did not pass a socket.
     #[error("no socket named `{0}` was passed; this daemon is started by scafo-supervisor")]
     NoSocket(String),
@@ -73,7 +76,7 @@ pub enum StartError {
 /// same user. The rest of what a daemon must not do the supervisor sees to before it starts one.
 ///
 /// # Errors
-/// [`StartError::Settings`] and [`StartError::Malformed`].
+/// [`StartError::Settings`], [`StartError::Unconfined`] and [`StartError::Malformed`].
 pub fn settings<T: DeserializeOwned>() -> Result<T, StartError> {
     settings_and_telemetry().map(|(own, _)| own)
 }
@@ -90,7 +93,7 @@ pub fn settings_and_telemetry<T: DeserializeOwned>() -> Result<(T, TelemetrySett
     }
     let mut text = Vec::new();
     io::stdin().lock().take(MAX_SETTINGS_BYTES).read_to_end(&mut text).map_err(StartError::Settings)?;
-    crate::lockdown::give_up();
+    crate::lockdown::give_up().map_err(StartError::Unconfined)?;
     let malformed = |error: serde_json::Error| StartError::Malformed { line: error.line(), column: error.column() };
     let own = serde_json::from_slice(&text).map_err(malformed)?;
     let Beside { telemetry } = serde_json::from_slice(&text).map_err(malformed)?;

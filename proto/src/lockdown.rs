@@ -1,6 +1,7 @@
 //! What a daemon gives up for good once it has its settings.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
@@ -16,14 +17,28 @@ const EXEC: [i64; 0] = [];
 /// `EPERM`, the same number on every Linux.
 const EPERM: u32 = 1;
 
+/// `ENOSYS` and `EINVAL`: what a kernel without filters answers, which seccomp(2) has no other word for.
+const UNKNOWN: [i32; 2] = [38, 22];
+
 /// From here on this process starts no program, and no other process of its user reads its memory (`ptrace(2)`, `/proc/<pid>/mem`,
-/// `/proc/<pid>/environ`). What the kernel cannot do is said in the log; the supervisor tells people.
-pub(crate) fn give_up() {
-    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::debug!(%error, "others of this user may look into this process");
+/// `/proc/<pid>/environ`). A kernel without filters of system calls leaves the first open, which the supervisor tells people.
+///
+/// # Errors
+/// When the kernel has these means and does not let us use them: then nothing is to be done for anybody.
+pub(crate) fn give_up() -> io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    if EXEC.is_empty() {
+        // The numbers of system calls of this machine are not known here; the supervisor has no filters for it either.
+        return Ok(());
     }
-    if let Err(error) = no_programs().and_then(|program| seccompiler::apply_filter_all_threads(&program)) {
-        tracing::debug!(%error, "this process may start programs");
+    let program = no_programs().map_err(io::Error::other)?;
+    match seccompiler::apply_filter_all_threads(&program) {
+        Ok(()) => Ok(()),
+        Err(seccompiler::Error::Seccomp(error)) if error.raw_os_error().is_some_and(|code| UNKNOWN.contains(&code)) => {
+            tracing::debug!(%error, "this process may start programs, as this kernel has no filters of system calls");
+            Ok(())
+        }
+        Err(error) => Err(io::Error::other(error)),
     }
 }
 
