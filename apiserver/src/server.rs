@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -33,7 +31,7 @@ const CONNECTIONS: usize = 512;
 const HEAD: Duration = Duration::from_secs(30);
 /// Bytes of a request head: the deploy header and a token are 12 KiB.
 const HEAD_BYTES: usize = 64 * 1024;
-/// How long connections without a request yet are waited for when this process is to end.
+/// How long a connection that has not brought its first request yet is waited for when this process is to end.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// How long open requests have when the server ends.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -83,7 +81,6 @@ pub async fn serve(listeners: Vec<TcpListener>, served: impl Into<Served>, stop:
 }
 
 async fn accept_loop(listener: TcpListener, served: Served, room: Arc<Semaphore>, stop: CancellationToken) {
-    let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -91,7 +88,7 @@ async fn accept_loop(listener: TcpListener, served: Served, room: Arc<Semaphore>
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             (stream, permit) = accept(&listener, &room) => {
-                let connection = connection(stream, served.clone(), graceful.watcher());
+                let connection = connection(stream, served.clone(), stop.clone());
                 connections.spawn(async move {
                     connection.await;
                     drop(permit);
@@ -100,11 +97,8 @@ async fn accept_loop(listener: TcpListener, served: Served, room: Arc<Semaphore>
         }
     }
     drop(listener);
-    if !connections.is_empty() {
-        // What was accepted a moment ago has its first request on the way, and the library would close it as unused.
-        tokio::time::sleep(FIRST_REQUEST).await;
-    }
-    if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(FIRST_REQUEST + DRAIN, all).await.is_err() {
         tracing::warn!(open = connections.len(), "requests that did not end in time are cut");
     }
     // What is left is aborted when the set goes.
@@ -124,16 +118,16 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> (TcpStream, to
     }
 }
 
-async fn connection(stream: TcpStream, served: Served, watcher: Watcher) {
+async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) {
     // Small answers go out at once. A socket that refuses the option works without it.
     let _ = stream.set_nodelay(true);
-    let asked = Arc::new(AtomicBool::new(false));
+    let asked = CancellationToken::new();
     let turn = Arc::new(Turn::default());
     let figures = served.figures.clone();
     let service = {
         let (asked, turn) = (asked.clone(), turn.clone());
         service_fn(move |request: http::Request<Incoming>| {
-            asked.store(true, Ordering::Relaxed);
+            asked.cancel();
             turn.begin(request.version());
             let (router, turn) = (served.router.clone(), turn.clone());
             async move {
@@ -144,21 +138,39 @@ async fn connection(stream: TcpStream, served: Served, watcher: Watcher) {
     };
     let builder = builder();
     let stream = Documented::new(Lingering::new(stream), turn.clone(), figures);
-    let serving = builder.serve_connection(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(watcher.watch(serving));
-    // Until the protocol is known its own timers do not run: a peer that sends nothing is dropped here.
+    let mut serving = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let outcome = tokio::select! {
-        outcome = &mut serving => outcome,
-        () = tokio::time::sleep(HEAD) => {
-            if !asked.load(Ordering::Relaxed) {
-                turn.expire();
-                return drop(tokio::time::timeout(LAST_WORD, serving).await);
+        biased;
+        outcome = serving.as_mut() => outcome,
+        () = silence(&asked) => {
+            turn.expire();
+            return drop(tokio::time::timeout(LAST_WORD, serving).await);
+        }
+        () = stop.cancelled() => {
+            let ended = tokio::select! {
+                biased;
+                outcome = serving.as_mut() => Some(outcome),
+                // What was accepted a moment ago has its first request on the way, and the library would close it as unused.
+                _ = tokio::time::timeout(FIRST_REQUEST, asked.cancelled()) => None,
+            };
+            if let Some(outcome) = ended {
+                outcome
+            } else {
+                // One between two requests is closed at once.
+                serving.as_mut().graceful_shutdown();
+                serving.await
             }
-            serving.await
         }
     };
     if let Err(error) = outcome {
         tracing::debug!(error = &*error, "a connection ended");
+    }
+}
+
+/// Resolves when a connection has not brought its first request in time: until the protocol is known, its own timers do not run.
+async fn silence(asked: &CancellationToken) {
+    if tokio::time::timeout(HEAD, asked.cancelled()).await.is_ok() {
+        std::future::pending::<()>().await;
     }
 }
 
