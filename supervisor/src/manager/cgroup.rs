@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use scafo_core::ApplicationName;
 
 use super::enclosure::Bounds;
+use crate::spawn::proc;
 
 /// Where the hierarchies are mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Of the directory of a node, before the process id of its supervisor.
+const PREFIX: &str = "scafo-";
 
 /// What is bounded, by which file of which version.
 struct Row {
@@ -49,7 +53,7 @@ impl Cgroups {
     }
 
     fn below(mount: &Path, own: &str, pid: u32) -> Option<Self> {
-        let name = format!("scafo-{pid}");
+        let name = format!("{PREFIX}{pid}");
         let mut groups: Vec<Group> = own.lines().filter_map(|line| group(mount, line, &name)).collect();
         groups.retain(|group| match group.prepare() {
             Ok(()) => true,
@@ -58,6 +62,9 @@ impl Cgroups {
                 false
             }
         });
+        for group in &groups {
+            group.sweep();
+        }
         (!groups.is_empty()).then_some(Self { groups })
     }
 
@@ -83,10 +90,12 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Removes what is empty; one with a process that is still ending goes with the node, or stays for its next start.
+    /// Removes what is empty, also of the nodes before this one, whose applications were adopted; one with a process that is still
+    /// ending goes with the node, or stays for its next start.
     pub(crate) fn forget(&self, application: &ApplicationName) {
         for group in &self.groups {
             let _ = std::fs::remove_dir(group.dir.join(application.as_str()));
+            group.sweep();
         }
     }
 }
@@ -94,16 +103,25 @@ impl Cgroups {
 impl Drop for Cgroups {
     fn drop(&mut self) {
         for group in &self.groups {
-            let inner = std::fs::read_dir(&group.dir).into_iter().flatten().flatten();
-            for application in inner.filter(|entry| entry.path().is_dir()) {
-                let _ = std::fs::remove_dir(application.path());
-            }
-            let _ = std::fs::remove_dir(&group.dir);
+            remove_empty(&group.dir);
+            group.sweep();
         }
     }
 }
 
 impl Group {
+    /// Removes what nodes that were killed left beside us.
+    fn sweep(&self) {
+        let beside = self.dir.parent().and_then(|parent| std::fs::read_dir(parent).ok());
+        for entry in beside.into_iter().flatten().flatten() {
+            let pid = entry.file_name().to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+            // A process may have the number of a dead node; then its directory goes another time.
+            if entry.path() != self.dir && pid.is_some_and(|pid| proc::start_time(pid).is_none()) {
+                remove_empty(&entry.path());
+            }
+        }
+    }
+
     /// Makes the directory and, in version 2, has the controllers handed down to what is in it.
     fn prepare(&self) -> io::Result<()> {
         make(&self.dir)?;
@@ -115,6 +133,15 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// Removes a node's directory with those of its applications, as far as no process is in them: of others the kernel refuses that.
+fn remove_empty(dir: &Path) {
+    let inner = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for application in inner.filter(|entry| entry.path().is_dir()) {
+        let _ = std::fs::remove_dir(application.path());
+    }
+    let _ = std::fs::remove_dir(dir);
 }
 
 /// One line of `/proc/self/cgroup`: `0::/path`, or `5:memory:/path`.
@@ -183,6 +210,29 @@ mod tests {
         assert_eq!(read("pids/scafo-9/shop/pids.max"), "7");
         assert_eq!(read("memory/scafo-9/shop/memory.limit_in_bytes"), "1000");
         assert!(!dir.path().join("freezer/scafo-9").exists());
+    }
+
+    #[test]
+    fn what_a_killed_node_left_empty_goes_at_the_next_start_and_when_its_last_application_ends() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent = dir.path().join("node");
+        // Beyond the largest number of a process (PID_MAX_LIMIT).
+        let (empty, adopted, running) = (
+            parent.join("scafo-4194305"),
+            parent.join("scafo-4194306/shop"),
+            parent.join(format!("scafo-{}", std::process::id())),
+        );
+        for made in [&empty, &adopted, &running] {
+            std::fs::create_dir_all(made).unwrap();
+        }
+        std::fs::write(parent.join("cgroup.controllers"), "memory\n").unwrap();
+        // Stands for a process in it: what is not empty cannot be removed.
+        std::fs::write(adopted.join("process"), "").unwrap();
+        let groups = Cgroups::below(dir.path(), "0::/node\n", 9).unwrap();
+        assert!(!empty.exists() && adopted.exists() && running.exists());
+        std::fs::remove_file(adopted.join("process")).unwrap();
+        groups.forget(&app());
+        assert!(!parent.join("scafo-4194306").exists() && running.exists());
     }
 
     #[test]
