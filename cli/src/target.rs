@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use scafo_core::OperatorId;
-use scafo_supervisor::{NODE_FILE, Ready};
+use scafo_supervisor::{NODE_FILE, Ready, holder};
 
 use crate::args::TargetArgs;
 use crate::client::{ApiUrl, Client};
@@ -213,15 +213,25 @@ pub(crate) fn local_state_dir(flag: Option<&Path>) -> PathBuf {
 pub(crate) fn running(state_dir: &Path) -> Outcome<Ready> {
     match Ready::try_load(state_dir) {
         Ok(Some(node)) => Ok(node),
-        Ok(None) => Err(Failure::new(format!("no node runs on {}", state_dir.display())).hint(
-            "start one with `scafo dev` (or `scafo sail`), or name another with --state-dir, --url or --context",
-        )),
+        Ok(None) => Err(not_ready(state_dir)),
         Err(error) => Err(Failure::new(error.message).hint(error.hint)),
+    }
+}
+
+fn not_ready(state_dir: &Path) -> Failure {
+    let place = state_dir.display();
+    match holder(state_dir) {
+        Some(pid) => Failure::new(format!("the node on {place} (process {pid}) runs and is not ready yet"))
+            .hint("its log says what it waits for, most often its bucket; try again in a moment"),
+        None => Failure::new(format!("no node runs on {place}"))
+            .hint("start one with `scafo dev` (or `scafo sail`), or name another with --state-dir, --url or --context"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn url(text: &str) -> ApiUrl {
@@ -286,5 +296,19 @@ mod tests {
         let refused = running(dir.path()).err().unwrap();
         let report = refused.report().unwrap();
         assert!(report.message().contains("no node runs on") && report.next().unwrap().contains("scafo dev"));
+    }
+
+    #[test]
+    fn a_node_that_is_not_ready_yet_is_told_from_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lock = std::fs::File::create(dir.path().join("lock")).unwrap();
+        writeln!(lock, "{}", std::process::id()).unwrap();
+        lock.lock().unwrap();
+        let refused = running(dir.path()).err().unwrap();
+        let report = refused.report().unwrap();
+        assert!(report.message().contains("is not ready yet") && report.next().unwrap().contains("its log"));
+        drop(lock);
+        let refused = running(dir.path()).err().unwrap();
+        assert!(refused.report().unwrap().message().contains("no node runs on"), "a killed node leaves the file");
     }
 }

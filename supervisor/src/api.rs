@@ -11,6 +11,9 @@ use scafo_core::domain::Host;
 pub use scafo_proto::child::EXIT_REFUSED;
 use serde::{Deserialize, Serialize};
 
+use crate::spawn::proc;
+use crate::state::Lock;
+
 /// Name of the file in the state directory that says how to reach a running node. It is there only while the node runs.
 pub const NODE_FILE: &str = "node.json";
 
@@ -80,6 +83,9 @@ pub struct Ready {
     /// What is asked of a node and this one does not hold, one sentence each, for people.
     #[serde(default)]
     pub not_enforced: Vec<String>,
+    /// When the supervisor was started, in clock ticks since the boot of the machine: another process may have its number by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<u64>,
     /// Process ids when it became ready.
     pub pids: Pids,
 }
@@ -122,8 +128,19 @@ impl Ready {
                 "the node may be of another version; restart it",
             )
         })?;
-        Ok(Some(ready).filter(|ready| crate::spawn::proc::start_time(ready.pids.supervisor).is_some()))
+        Ok(Some(ready).filter(Self::lives))
     }
+
+    /// Whether its supervisor is there, and no later process with its number. One of an older version did not say when it was started.
+    fn lives(&self) -> bool {
+        let now = proc::start_time(self.pids.supervisor);
+        now.is_some_and(|now| self.started.is_none_or(|then| then == now))
+    }
+}
+
+/// The process id of the supervisor that has `state_dir`, ready or not; `None` when there is none, or when this user cannot see it.
+pub fn holder(state_dir: &Path) -> Option<u32> {
+    Lock::holder(state_dir)
 }
 
 /// How a node ended.

@@ -24,5 +24,5 @@ mod sockets;
 mod spawn;
 mod state;
 
-pub use api::{DevOptions, EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options, Pids, Ready, Reload};
+pub use api::{DevOptions, EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options, Pids, Ready, Reload, holder};
 pub use run::run;

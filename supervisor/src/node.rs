@@ -176,6 +176,7 @@ impl Facts {
             celld_version: self.runtime.as_ref().map(ToString::to_string),
             standin: self.runtime.as_ref().is_some_and(Version::is_standin),
             not_enforced: self.not_enforced.clone(),
+            started: proc::start_time(std::process::id()),
             pids: Pids {
                 supervisor: std::process::id(),
                 registryd: pid(Name::Registryd).unwrap_or(0),

@@ -111,7 +111,7 @@ impl Keeper {
     async fn start(&mut self, life: &mut Life) -> std::io::Result<ProcessHandle> {
         self.daemon.given = Arc::clone(&self.changes.borrow_and_update());
         let process = self.spawner.start_process(self.daemon.spec()?).await?;
-        life.started();
+        life.started(Instant::now());
         self.report.send_modify(|report| {
             *report = Report { pid: Some(process.pid()), ready: false, starts: report.starts + 1 };
         });

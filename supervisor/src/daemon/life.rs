@@ -17,15 +17,24 @@ pub(super) struct Patience {
     pub(super) longest_pause: Duration,
     /// One that has served and gives no answer for so long is killed.
     pub(super) hung: Duration,
+    /// One that has given no answer of any kind since it was started is killed after so long.
+    pub(super) mute: Duration,
 }
 
 impl Patience {
     /// Nothing but the daemon's own work waits for it. Three times the longest answer that one may owe (10 s on a slow disk),
     /// so that a busy daemon is not taken for a dead one.
-    pub(super) const USUAL: Self = Self { longest_pause: Duration::from_secs(30), hung: Duration::from_secs(30) };
+    ///
+    /// All of them answer before they wait for anybody, registryd for its bucket above all: that is an answer too. What is before that
+    /// takes a second; a minute is for a machine that boots.
+    pub(super) const USUAL: Self =
+        Self { longest_pause: Duration::from_secs(30), hung: Duration::from_secs(30), mute: Duration::from_secs(60) };
     /// Every application renews its lease in the embedded store, each third of 10 s, and stops serving when it could not for 10 s:
     /// a hang that is noticed and a restart have to fit between the renewals.
-    pub(super) const LEASES: Self = Self { longest_pause: Duration::from_secs(2), hung: Duration::from_secs(5) };
+    ///
+    /// It answers only once it has opened what it stores, which may have grown over years, on a disk that may be slow.
+    pub(super) const LEASES: Self =
+        Self { longest_pause: Duration::from_secs(2), hung: Duration::from_secs(5), mute: Duration::from_secs(600) };
 
     /// A daemon's own.
     pub(super) const fn of(daemon: Name) -> Self {
@@ -54,23 +63,30 @@ pub(super) struct Life {
     next_pause: Duration,
     /// Since when it serves without a break.
     serving_since: Option<Instant>,
+    /// When this process was started.
+    started: Option<Instant>,
+    /// Whether it has answered at all.
+    spoke: bool,
     /// When it last answered; counted only once it has served.
     last_answer: Option<Instant>,
 }
 
 impl Life {
     pub(super) const fn new(patience: Patience) -> Self {
-        Self { patience, next_pause: FIRST_PAUSE, serving_since: None, last_answer: None }
+        Self { patience, next_pause: FIRST_PAUSE, serving_since: None, started: None, spoke: false, last_answer: None }
     }
 
     /// A process was started.
-    pub(super) fn started(&mut self) {
+    pub(super) fn started(&mut self, now: Instant) {
+        self.started = Some(now);
+        self.spoke = false;
         self.serving_since = None;
         self.last_answer = None;
     }
 
     /// A probe came back. `true`: it hangs, kill it.
     pub(super) fn probed(&mut self, found: Found, now: Instant) -> bool {
+        self.spoke |= found != Found::Silent;
         match found {
             Found::Serving => {
                 let since = *self.serving_since.get_or_insert(now);
@@ -85,7 +101,11 @@ impl Life {
                 self.last_answer = self.last_answer.map(|_| now);
                 false
             }
-            Found::Silent => self.last_answer.is_some_and(|last| now.duration_since(last) >= self.patience.hung),
+            Found::Silent => {
+                let over =
+                    |since: Option<Instant>, limit| since.is_some_and(|since| now.duration_since(since) >= limit);
+                over(self.last_answer, self.patience.hung) || (!self.spoke && over(self.started, self.patience.mute))
+            }
         }
     }
 
@@ -118,7 +138,7 @@ mod tests {
         let mut life = Life::new(Patience::LEASES);
         assert!((0..20).all(|_| life.ended() <= lease / 5));
         let start = Instant::now();
-        life.started();
+        life.started(start);
         life.probed(Found::Serving, start);
         assert!(life.probed(Found::Silent, start + lease / 2));
     }
@@ -130,16 +150,16 @@ mod tests {
         for _ in 0..5 {
             life.ended();
         }
-        life.started();
+        life.started(start);
         life.probed(Found::Serving, start);
         life.probed(Found::Serving, start + seconds(59));
         assert_eq!(life.ended(), Duration::from_millis(3200), "not yet");
-        life.started();
+        life.started(start);
         life.probed(Found::Serving, start);
         life.probed(Found::NotServing, start + seconds(50));
         life.probed(Found::Serving, start + seconds(61));
         assert_eq!(life.ended(), Duration::from_millis(6400), "the minute has no break");
-        life.started();
+        life.started(start);
         life.probed(Found::Serving, start);
         life.probed(Found::Serving, start + seconds(60));
         assert_eq!(life.ended(), FIRST_PAUSE);
@@ -149,18 +169,33 @@ mod tests {
     fn silence_counts_only_once_it_has_served() {
         let mut life = Life::new(Patience::USUAL);
         let start = Instant::now();
-        life.started();
-        assert!(!life.probed(Found::Silent, start + seconds(1000)));
+        life.started(start);
+        life.probed(Found::NotServing, start);
+        assert!(
+            !life.probed(Found::Silent, start + seconds(1000)),
+            "it waits for somebody, as registryd for its bucket"
+        );
         life.probed(Found::Serving, start + seconds(1000));
         assert!(!life.probed(Found::Silent, start + seconds(1029)));
         assert!(life.probed(Found::Silent, start + seconds(1030)));
     }
 
     #[test]
+    fn one_that_never_says_anything_is_killed_and_the_next_one_has_the_same_time() {
+        let mut life = Life::new(Patience::USUAL);
+        let start = Instant::now();
+        for begun in [start, start + seconds(100)] {
+            life.started(begun);
+            assert!(!life.probed(Found::Silent, begun + seconds(59)));
+            assert!(life.probed(Found::Silent, begun + seconds(60)));
+        }
+    }
+
+    #[test]
     fn an_answer_of_any_kind_is_life() {
         let mut life = Life::new(Patience::USUAL);
         let start = Instant::now();
-        life.started();
+        life.started(start);
         life.probed(Found::Serving, start);
         assert!(!life.probed(Found::NotServing, start + seconds(29)));
         assert!(!life.probed(Found::Silent, start + seconds(58)));

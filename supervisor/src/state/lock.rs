@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -41,6 +41,24 @@ impl Lock {
         write().map_err(|error| fail(&error))?;
         Ok(Self { _file: file })
     }
+
+    /// The process that has the lock, without touching it: a supervisor that starts at this moment must find it free.
+    pub(crate) fn holder(directory: &Path) -> Option<u32> {
+        let path = directory.join("lock");
+        let pid = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+        let inode = std::fs::metadata(&path).ok()?.ino();
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        locks.lines().any(|line| names(line, pid, inode)).then_some(pid)
+    }
+}
+
+/// Whether a line of `/proc/locks` (proc_locks(5)) is a lock that this process has on a file of this number:
+/// `1: FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF`.
+fn names(line: &str, pid: u32, inode: u64) -> bool {
+    let mut words = line.split_whitespace().skip(1);
+    let (kind, holder, file) = (words.next(), words.nth(2), words.next());
+    let number = file.and_then(|file| file.rsplit(':').next()).and_then(|number| number.parse().ok());
+    kind == Some("FLOCK") && holder.and_then(|holder| holder.parse().ok()) == Some(pid) && number == Some(inode)
 }
 
 #[cfg(test)]
@@ -53,7 +71,20 @@ mod tests {
         let first = Lock::take(dir.path()).unwrap();
         let refused = Lock::take(dir.path()).unwrap_err();
         assert!(refused.message.contains(&std::process::id().to_string()), "{refused:?}");
+        assert_eq!(Lock::holder(dir.path()), Some(std::process::id()));
         drop(first);
+        assert_eq!(Lock::holder(dir.path()), None, "the file stays");
         assert!(Lock::take(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn a_lock_is_found_by_its_process_and_its_file() {
+        let line = "1: FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF";
+        assert!(names(line, 812, 9163) && !names(line, 813, 9163) && !names(line, 812, 63));
+        for other in
+            ["", "1: POSIX  ADVISORY  WRITE 812 00:2a:9163 0 EOF", "1: -> FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF"]
+        {
+            assert!(!names(other, 812, 9163), "{other}");
+        }
     }
 }

@@ -27,6 +27,11 @@ fn main() -> ExitCode {
         eprintln!("{what} was told to refuse");
         return code.to_str().unwrap().parse::<u8>().unwrap().into();
     }
+    if std::fs::read_link(dir.join(format!("{what}.mute"))).is_ok() {
+        loop {
+            std::thread::park();
+        }
+    }
     let mut settings = String::new();
     std::io::stdin().read_to_string(&mut settings).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();

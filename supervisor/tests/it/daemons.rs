@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::node::{Place, alive, mentioning, signal, until};
+use crate::node::{Place, alive, mentioning, signal, until, until_within};
 
 #[test]
 fn a_node_becomes_ready_says_how_to_reach_it_and_ends_in_order() {
@@ -103,6 +103,35 @@ fn a_daemon_that_fails_at_first_is_tried_again() {
     assert!(!place.state().join("node.json").exists());
     std::fs::remove_file(place.fakes().join("routerd.exit")).unwrap();
     node.ready();
+}
+
+/// It takes the minute that a daemon has for its first answer.
+#[test]
+fn a_daemon_that_says_nothing_after_its_start_is_killed_and_the_next_one_serves() {
+    let place = Place::new();
+    place.mutes("routerd");
+    let mut node = place.start();
+    let limit = std::time::Duration::from_secs(180);
+    until_within(limit, "it to be killed", || place.log().contains("hangs; killing it").then_some(()));
+    assert!(!place.state().join("node.json").exists());
+    std::fs::remove_file(place.fakes().join("routerd.mute")).unwrap();
+    node.ready();
+}
+
+#[test]
+fn a_node_file_of_a_process_that_ended_says_nothing_of_the_one_that_has_its_number_now() {
+    let place = Place::new();
+    let mut node = place.start();
+    let ready = node.ready();
+    assert!(ready.started.is_some() && scafo_supervisor::holder(&place.state()) == Some(node.pid()));
+    let path = place.state().join("node.json");
+    let written: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut earlier = written.clone();
+    earlier["started"] = serde_json::json!(ready.started.unwrap() - 1);
+    std::fs::write(&path, earlier.to_string()).unwrap();
+    assert_eq!(scafo_supervisor::Ready::try_load(&place.state()).unwrap(), None);
+    std::fs::write(&path, written.to_string()).unwrap();
+    assert_eq!(scafo_supervisor::Ready::try_load(&place.state()).unwrap(), Some(ready));
 }
 
 #[test]

@@ -55,6 +55,11 @@ impl Place {
         std::os::unix::fs::symlink(code.to_string(), self.fakes().join(format!("{what}.exit"))).unwrap();
     }
 
+    /// Has a fake say nothing from its start on, until the link is removed.
+    pub(crate) fn mutes(&self, what: &str) {
+        std::os::unix::fs::symlink("mute", self.fakes().join(format!("{what}.mute"))).unwrap();
+    }
+
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -156,13 +161,18 @@ pub(crate) fn alive(pid: u32) -> bool {
 }
 
 /// Polls a condition up to a limit.
-pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, condition: impl FnMut() -> Option<T>) -> T {
+    until_within(LIMIT, what, condition)
+}
+
+/// The same with a limit of its own, for what takes its time by a rule.
+pub(crate) fn until_within<T>(limit: Duration, what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(start.elapsed() < LIMIT, "waited too long for {what}");
+        assert!(start.elapsed() < limit, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
