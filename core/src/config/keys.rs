@@ -95,7 +95,12 @@ pub const KEYS: &[Key] = &[
     ),
     key("ingress.hold", Kind::Duration, "35s", "How long a leaving process lives on after it left the routes"),
     key("ingressd.listen", Kind::Text, "", "Address of our own ingress; without one it is not started"),
-    key("celld.path", Kind::Path, "", "The celld to run; otherwise the one on PATH"),
+    key(
+        "celld.path",
+        Kind::Path,
+        "",
+        "The celld to run; otherwise the one on PATH. A deploy reads and starts nothing beside it but what is below /usr, /opt or a directory of PATH",
+    ),
     key("celld.portRange", Kind::Range, "24000-31999", "Ports for applications, two for each"),
     key("celld.env", Kind::Map, "", "Further environment of every celld"),
     key("celld.uidRange", Kind::Range, "", "User ids for applications, when scafo runs as root"),
