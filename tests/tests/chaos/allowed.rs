@@ -14,12 +14,10 @@ const BLUR: Duration = Duration::from_millis(300);
 pub(crate) enum Reason {
     /// The only process of this application was killed or stopped, until it answered again.
     Application(usize),
-    /// The ingress, or the supervisor with which it dies, was killed: what it held is cut.
+    /// The ingress, or the supervisor with which it dies, was killed: until it was gone, what it held is cut.
     Held,
     /// A supervisor in the foreground was down, and the sockets with it.
     Down,
-    /// The node had just been started again: its ingress holds requests for 10 s, and says 503 when there is no document by then.
-    Starting,
 }
 
 /// A reason with its time.
@@ -35,9 +33,8 @@ impl Window {
         let overlaps = answer.sent <= self.to + BLUR && answer.ended + BLUR >= self.from;
         match self.reason {
             Reason::Application(number) => overlaps && answer.application == number,
-            // In flight at that moment.
-            Reason::Held => overlaps && answer.sent <= self.from + BLUR && matches!(answer.outcome, Outcome::Cut(_)),
-            Reason::Starting => overlaps && matches!(answer.outcome, Outcome::Answered { status: 503, .. }),
+            // In flight when it ended: on a busy machine a killed process goes on for a while before it is gone.
+            Reason::Held => overlaps && matches!(answer.outcome, Outcome::Cut(_)),
             Reason::Down => overlaps && matches!(answer.outcome, Outcome::Refused | Outcome::Cut(_)),
         }
     }
@@ -71,13 +68,6 @@ mod tests {
         let down = window(Reason::Down, 10, 20);
         assert!(explained(&answer(1, 12, 12, Outcome::Refused), &down));
         let wrong = Outcome::Answered { status: 502, body: String::new() };
-        assert!(!explained(&answer(1, 12, 12, wrong.clone()), &down));
-        let starting = window(Reason::Starting, 10, 20);
-        let unknown = Outcome::Answered { status: 503, body: String::new() };
-        assert!(
-            explained(&answer(1, 12, 12, unknown.clone()), &starting)
-                && !explained(&answer(1, 30, 30, unknown), &starting)
-        );
-        assert!(!explained(&answer(1, 12, 12, wrong), &starting));
+        assert!(!explained(&answer(1, 12, 12, wrong), &down));
     }
 }

@@ -182,6 +182,7 @@ impl Chaos {
         let from = Instant::now();
         act(&old, how).await;
         if name == "scafo-ingressd" && how == How::Killed {
+            until_gone(&old).await;
             self.allow(Reason::Held, from, Instant::now());
         }
         // One that was stopped is asked only once it goes on: that it is away meanwhile is no news.
@@ -227,7 +228,6 @@ impl Chaos {
         self.allow(Reason::Held, from, from);
         self.allow(Reason::Down, from, Instant::now());
         self.subject.until_well(&self.away()).await;
-        self.allow(Reason::Starting, from, Instant::now());
         self.recovered("supervisor kill -9, and another one started".to_owned(), from);
         // With the embedded store away for too long, applications fence themselves: they are away like killed ones.
         let after = self.subject.of_applications("celld-workerd");
@@ -292,6 +292,14 @@ async fn act(victim: &process::Process, how: How) {
             process::signal(victim.pid, Signal::SIGCONT);
         }
     }
+}
+
+/// Waits until a killed process is one no more.
+async fn until_gone(victim: &process::Process) {
+    scafo_tests::wait::until("a killed process to end", Duration::from_secs(60), || async {
+        process::read(victim.pid).is_none_or(|now| now.started != victim.started).then_some(())
+    })
+    .await;
 }
 
 /// Deploys one application after the other.

@@ -31,7 +31,6 @@ pub(crate) fn print(seed: u64, answers: &Answers, log: &Log) -> Vec<String> {
         match reason(answer, &log.windows) {
             Some(Reason::Application(_)) => *allowed.entry("its only process was killed or stopped").or_default() += 1,
             Some(Reason::Held) => *allowed.entry("in flight in a killed ingress").or_default() += 1,
-            Some(Reason::Starting) => *allowed.entry("503 of an ingress that had just been started").or_default() += 1,
             Some(Reason::Down) => *allowed.entry("a supervisor in the foreground was down").or_default() += 1,
             None => {
                 let at = first.map_or(Duration::ZERO, |first| answer.sent.duration_since(first));
