@@ -5,8 +5,8 @@
 //!
 //! - Only a document that came whole, and whose `v` is 1, replaces the one held; everything else leaves routing as it is.
 //! - A request is decided on one document from beginning to end, also while the next one takes over.
-//! - What was kept of a document on disk routes requests for applications until a node answers, for an hour at most. It never says that
-//!   a host is nobody's, and it never leads to an API.
+//! - A document that was kept on disk, and confirmed within the last hour, routes requests for applications from the start on until a
+//!   node answers. It never says that a host is nobody's, and it never leads to an API.
 //! - A host that no document names reaches nobody. A denied path on an API host reaches nobody, however it is spelled.
 //! - A request is never sent twice where that could make something happen twice, and an answer of an upstream is passed
 //!   on whatever its status: a 503 is the upstream's word.
