@@ -107,6 +107,13 @@ async fn a_node_as_root_with_user_ids_gives_one_to_each_daemon_and_application()
             std::fs::metadata(state.join("run").join(server)).unwrap_or_else(|error| panic!("{server}: {error}"));
         assert_eq!((metadata.uid(), metadata.mode() & 0o777), (0, mode), "{server}");
     }
+    // The ingress, confined and a user of its own, keeps its document.
+    let kept = std::fs::read_dir(state.join("ingressd")).expect("its directory").flatten().map(|entry| entry.path());
+    let kept: Vec<_> = kept.filter(|path| path.extension().is_some_and(|end| end == "routes")).collect();
+    let [kept] = &kept[..] else { panic!("one document: {kept:?}") };
+    let metadata = std::fs::metadata(kept).expect("a file");
+    let owner = owners.get(&metadata.uid()).map(String::as_str);
+    assert_eq!((owner, metadata.mode() & 0o777), (Some("scafo-ingressd"), 0o600));
     assert_eq!(std::fs::read_dir(state.join("jobs")).expect("the jobs' directory").count(), 0, "jobs leave nothing");
     node.stop().await;
     // The same users again, over a restart.
