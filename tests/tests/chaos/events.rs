@@ -25,6 +25,8 @@ const WITHIN: Duration = Duration::from_secs(75);
 const FULL: Duration = Duration::from_secs(3);
 /// A stopped process goes on after at most so long: before anybody takes it for dead.
 const STOPPED_MS: u64 = 2500;
+/// How long the lease of an application lives that is not renewed, and a moment for its process to end.
+const LEASE: Duration = Duration::from_secs(12);
 /// How often the processes are looked at for two of one application.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two deploys of the load.
@@ -66,7 +68,10 @@ pub(crate) struct Log {
     pub(crate) not_deployed: Vec<String>,
     pub(crate) violations: BTreeSet<String>,
     pub(crate) leaks: Vec<String>,
+    /// The node's log.
     pub(crate) node: String,
+    /// When the load began, in the form of that log.
+    pub(crate) begun: String,
 }
 
 type Shared = Arc<Mutex<Log>>;
@@ -224,28 +229,55 @@ impl Chaos {
             return self.recovered(format!("supervisor {}", how.word()), from);
         }
         let before = self.subject.of_applications("celld-workerd");
+        let before: Vec<_> =
+            before.into_iter().map(|(number, process)| (number, process, self.subject.fences(number))).collect();
         self.subject.kill_supervisor().await;
         self.allow(Reason::Held, from, from);
         self.allow(Reason::Down, from, Instant::now());
         self.subject.until_well(&self.away()).await;
         self.recovered("supervisor kill -9, and another one started".to_owned(), from);
-        // With the embedded store away for too long, applications fence themselves: they are away like killed ones.
-        let after = self.subject.of_applications("celld-workerd");
-        let outlived = |(number, old): &(usize, process::Process)| {
-            after.iter().any(|(of, it)| of == number && (it.pid, it.started) == (old.pid, old.started))
-        };
-        for (number, old) in before.into_iter().filter(|old| !outlived(old)) {
-            if self.away.lock().unwrap().insert(number) {
-                eprintln!("     app-{number} (pid {}) did not outlive it", old.pid);
-                let (subject, log, away) = (Arc::clone(&self.subject), Arc::clone(&self.log), Arc::clone(&self.away));
-                self.recovering.spawn(async move {
-                    subject.until_good(number).await;
-                    let window = Window { reason: Reason::Application(number), from, to: Instant::now() };
-                    log.lock().unwrap().windows.push(window);
-                    away.lock().unwrap().remove(&number);
-                });
+        self.follow_fences(before, from);
+    }
+
+    /// With the embedded store away for too long, applications fence themselves: they are away like killed ones. Two renewals of a lease
+    /// that fail one after the other are enough, and what follows from that shows up to a life of the lease after the store is back.
+    fn follow_fences(&mut self, before: Vec<(usize, process::Process, usize)>, from: Instant) {
+        let (subject, log, away) = (Arc::clone(&self.subject), Arc::clone(&self.log), Arc::clone(&self.away));
+        self.recovering.spawn(async move {
+            let (mut left, until) = (before, Instant::now() + LEASE);
+            let mut fenced = JoinSet::new();
+            loop {
+                let last = Instant::now() >= until;
+                let looking = Arc::clone(&subject);
+                let all = tokio::task::spawn_blocking(move || looking.of_applications("celld-workerd")).await.unwrap();
+                let lives = |(number, old, _): &(usize, process::Process, usize)| {
+                    all.iter().any(|(of, it)| of == number && (it.pid, it.started) == (old.pid, old.started))
+                };
+                let (there, gone) = left.into_iter().partition::<Vec<_>, _>(lives);
+                left = there;
+                for (number, old, fences) in gone {
+                    // One that was struck has a reason of its own; one that ended for any other reason has none.
+                    if subject.fences(number) == fences || !away.lock().unwrap().insert(number) {
+                        continue;
+                    }
+                    eprintln!("     app-{number} (pid {}) fenced itself", old.pid);
+                    let (subject, log, away) = (Arc::clone(&subject), Arc::clone(&log), Arc::clone(&away));
+                    fenced.spawn(async move {
+                        subject.until_good(number).await;
+                        let window = Window { reason: Reason::Application(number), from, to: Instant::now() };
+                        log.lock().unwrap().windows.push(window);
+                        away.lock().unwrap().remove(&number);
+                    });
+                }
+                if last {
+                    break;
+                }
+                tokio::time::sleep(LOOK).await;
             }
-        }
+            while let Some(ended) = fenced.join_next().await {
+                ended.unwrap();
+            }
+        });
     }
 
     async fn full_disk(&self) {

@@ -158,6 +158,12 @@ impl Subject {
         .await;
     }
 
+    /// How often processes of this application gave up because they could not renew their lease.
+    pub(crate) fn fences(&self, number: usize) -> usize {
+        let log = std::fs::read(self.state.join(format!("logs/{}.log", name(number)))).unwrap_or_default();
+        String::from_utf8_lossy(&log).matches("SELF-FENCE: its lease expired").count()
+    }
+
     pub(crate) async fn supervisor(&self) -> Option<u32> {
         self.node.read().await.as_ref().map(|node| node.dev.pids.supervisor)
     }
@@ -210,11 +216,9 @@ impl Subject {
         left
     }
 
-    /// The end of the node's log, for a report.
+    /// The node's log, for a report.
     pub(crate) fn log(&self) -> String {
-        let log = std::fs::read_to_string(self.state.with_extension("log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(60)..].join("\n")
+        std::fs::read_to_string(self.state.with_extension("log")).unwrap_or_default()
     }
 }
 

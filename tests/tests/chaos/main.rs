@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
+use scafo_core::Timestamp;
 
 use crate::disk::Disk;
 use crate::events::Chaos;
@@ -40,6 +41,7 @@ async fn whatever_dies_only_what_it_held_is_lost_and_nothing_is_left() {
     let disk = Arc::new(Disk::new());
     let subject = Subject::start(&disk).await;
     let before = subject.descriptors();
+    let begun = Timestamp::from_system(std::time::SystemTime::now()).to_string();
     let loads = Loads::start(&subject);
     let mut chaos = Chaos::new(&subject, &disk, StdRng::seed_from_u64(seed));
     let until = Instant::now() + Duration::from_secs(seconds());
@@ -47,6 +49,7 @@ async fn whatever_dies_only_what_it_held_is_lost_and_nothing_is_left() {
         chaos.strike().await;
     }
     let mut log = chaos.settle().await;
+    log.begun = begun;
     let answers = loads.stop().await;
     let after = subject.descriptors();
     log.leaks.extend(report::grown(&before, &after));

@@ -59,7 +59,9 @@ pub(crate) fn print(seed: u64, answers: &Answers, log: &Log) -> Vec<String> {
     eprintln!("left behind: {}", if log.leaks.is_empty() { "nothing".to_owned() } else { log.leaks.join(", ") });
     faults.extend(log.leaks.iter().map(|leak| format!("left behind: {leak}")));
     if !faults.is_empty() {
-        eprintln!("{}", log.node);
+        let path = std::env::temp_dir().join(format!("scafo-chaos-{seed}.log"));
+        let kept = std::fs::write(&path, &log.node);
+        eprintln!("the node's log is in {}: {kept:?}; the load began at {}", path.display(), log.begun);
     }
     faults
 }
