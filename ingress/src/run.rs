@@ -110,7 +110,7 @@ fn restore(dir: &Path, fleets: &[(String, String)]) -> (Option<Kept>, Routing) {
                 routing = routing.with(number, Arc::new(table));
             }
             Err(unusable @ Unusable::OtherBoot) => {
-                tracing::info!(node, %unusable, "the kept routing document is not used")
+                tracing::info!(node, %unusable, "the kept routing document is not used");
             }
             Err(unusable) => {
                 let cause = std::error::Error::source(&unusable).map(ToString::to_string);

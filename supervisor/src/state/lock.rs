@@ -52,7 +52,7 @@ impl Lock {
     }
 }
 
-/// Whether a line of `/proc/locks` (proc_locks(5)) is a lock that this process has on a file of this number:
+/// Whether a line of `/proc/locks` (`proc_locks(5)`) is a lock that this process has on a file of this number:
 /// `1: FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF`.
 fn names(line: &str, pid: u32, inode: u64) -> bool {
     let mut words = line.split_whitespace().skip(1);
