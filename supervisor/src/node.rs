@@ -87,7 +87,11 @@ impl Node {
             Some(_) => None,
             None => Some(EmbeddedBucket::load_or_create(&dirs)?),
         };
-        let sockets = Sockets::bind(config, &dirs, embedded.as_mut(), Kept::take())?;
+        let kept = Kept::take();
+        if kept.is_empty() {
+            sockets::until_let_go(config, &dirs, embedded.as_ref()).await;
+        }
+        let sockets = Sockets::bind(config, &dirs, embedded.as_mut(), kept)?;
         let bucket = bucket_access(config, &sockets, embedded.as_ref())?;
         let executables = executables(options)?;
         let spawner =

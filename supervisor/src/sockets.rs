@@ -7,9 +7,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rand::RngExt as _;
 use scafo_core::config::Config;
+use tokio::net::TcpSocket;
 
 use crate::api::Error;
 use crate::manager::{Kept, keep};
@@ -22,6 +24,12 @@ const BACKLOG: i32 = 4096;
 /// have it in use at the next start, and below those of applications.
 const BUCKET_PORTS: std::ops::RangeInclusive<u16> = 20_000..=23_999;
 const BUCKET_PORT_TRIES: usize = 100;
+
+/// How long the daemons of a supervisor that was killed may still hold its ports. They are killed with it, and on a busy machine that
+/// takes a moment; half the life of a celld lease, so that what outlived it still finds its bucket where it was.
+const LET_GO: Duration = Duration::from_secs(5);
+/// Pause between two looks at them.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The sockets of one node.
 #[derive(Debug)]
@@ -93,6 +101,41 @@ impl Sockets {
     }
 }
 
+/// Waits, after a supervisor that was killed, until its daemons have let go of the ports that this one is about to bind. Somebody else
+/// who has one of them is met by [`Sockets::bind`]. Only for whoever has the lock. May be dropped.
+pub(crate) async fn until_let_go(config: &Config, dirs: &Dirs, embedded: Option<&EmbeddedBucket>) {
+    // One that ended in order has removed it.
+    if !dirs.socket(SUPERVISOR).exists() {
+        return;
+    }
+    let bucket = embedded.and_then(|bucket| bucket.port).map(bucket_address);
+    let fixed = config.api.listen.iter().copied().chain(config.ingressd_listen).chain(config.observe.metrics_listen);
+    let wanted: Vec<SocketAddr> = fixed.filter(|address| address.port() != 0).chain(bucket).collect();
+    let free = async {
+        while wanted.iter().any(|address| is_held(*address)) {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    if tokio::time::timeout(LET_GO, free).await.is_err() {
+        tracing::warn!(?wanted, "a port of this node is in use, though the supervisor that had it is gone");
+    }
+}
+
+/// Whether somebody listens on this address. Does not listen there itself, which a client could meet.
+fn is_held(address: SocketAddr) -> bool {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As for the listeners themselves: connections that have ended hold nothing.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)
+    };
+    bound().is_err_and(|error: io::Error| error.kind() == io::ErrorKind::AddrInUse)
+}
+
+fn bucket_address(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
 /// A descriptor for a child. The socket itself stays ours.
 pub(crate) fn share(socket: &impl std::os::fd::AsFd) -> io::Result<OwnedFd> {
     socket.as_fd().try_clone_to_owned()
@@ -139,10 +182,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Binds the port that was chosen before. When somebody else has it by now another one is chosen, which only fails those celld
 /// processes that outlived an earlier supervisor: they fence themselves and start anew with the new one.
 fn bind_bucket(dirs: &Dirs, bucket: &mut EmbeddedBucket, kept: &mut Kept) -> Result<TcpListener, Error> {
-    let address_of = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let on = |port: u16| listen(address_of(port)).inspect(|listener| keep_tcp("bucket", listener));
+    let on = |port: u16| listen(bucket_address(port)).inspect(|listener| keep_tcp("bucket", listener));
     if let Some(port) = bucket.port {
-        if let Some(listener) = kept.tcp("bucket", address_of(port)) {
+        if let Some(listener) = kept.tcp("bucket", bucket_address(port)) {
             return Ok(listener);
         }
         match on(port) {
@@ -211,6 +253,16 @@ mod tests {
         drop((first, other));
         bind_bucket(&dirs, &mut again, &mut Kept::default()).unwrap();
         assert_eq!(EmbeddedBucket::load_or_create(&dirs).unwrap().port, again.port);
+    }
+
+    #[test]
+    fn a_port_is_held_while_somebody_listens_and_looking_at_it_holds_nothing() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(is_held(address));
+        drop(listener);
+        assert!(!is_held(address) && !is_held(address));
+        assert!(TcpListener::bind(address).is_ok());
     }
 
     #[test]

@@ -37,6 +37,11 @@ impl Kept {
         Self(names.filter_map(|(number, name)| Some((name.to_owned(), socket(&mut passed, number)?))).collect())
     }
 
+    /// Whether nothing came back.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A TCP listener of this kind on this address; port 0 takes any port.
     pub(crate) fn tcp(&mut self, kind: &str, address: SocketAddr) -> Option<TcpListener> {
         let fits = |listener: &TcpListener| {

@@ -134,6 +134,21 @@ fn a_node_file_of_a_process_that_ended_says_nothing_of_the_one_that_has_its_numb
     assert_eq!(scafo_supervisor::Ready::try_load(&place.state()).unwrap(), Some(ready));
 }
 
+/// The daemons of a killed supervisor die a moment after it, and the store's port has to stay the same for what outlived it.
+#[test]
+fn the_buckets_port_is_waited_for_after_a_supervisor_was_killed() {
+    let place = Place::new();
+    let mut node = place.start();
+    let address = node.ready().bucket.expect("an embedded store");
+    drop(node);
+    until("bound processes to die with the supervisor", || mentioning(&place.state()).is_empty().then_some(()));
+    let held = std::net::TcpListener::bind(address.trim_start_matches("http://")).unwrap();
+    let mut node = place.start();
+    until("the lock to be taken", || (scafo_supervisor::holder(&place.state()) == Some(node.pid())).then_some(()));
+    drop(held);
+    assert_eq!(node.ready().bucket, Some(address));
+}
+
 #[test]
 fn a_missing_executable_is_named_with_the_next_step() {
     let place = Place::new();
