@@ -27,6 +27,8 @@ const FULL: Duration = Duration::from_secs(3);
 const STOPPED_MS: u64 = 2500;
 /// How long the lease of an application lives that is not renewed, and a moment for its process to end.
 const LEASE: Duration = Duration::from_secs(12);
+/// The time between two renewals.
+const RENEWAL: Duration = Duration::from_secs(3);
 /// How often the processes are looked at for two of one application.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two deploys of the load.
@@ -85,6 +87,8 @@ pub(crate) struct Chaos {
     /// Applications that are away.
     away: Arc<Mutex<BTreeSet<usize>>>,
     struck: BTreeMap<&'static str, Vec<Instant>>,
+    /// When a node was last well again after its supervisor was killed.
+    down: Option<Instant>,
     recovering: JoinSet<()>,
     background: JoinSet<()>,
     over: Arc<AtomicBool>,
@@ -106,6 +110,7 @@ impl Chaos {
             log,
             away: Arc::default(),
             struck: BTreeMap::new(),
+            down: None,
             recovering: JoinSet::new(),
             background,
             over,
@@ -236,7 +241,12 @@ impl Chaos {
         self.allow(Reason::Down, from, Instant::now());
         self.subject.until_well(&self.away()).await;
         self.recovered("supervisor kill -9, and another one started".to_owned(), from);
-        self.follow_fences(before, from);
+        // Renewals come each third of a lease, and two have to fail: one long absence of the store, or two that follow each other.
+        let again = self.down.is_some_and(|last| from.duration_since(last) < LEASE);
+        self.down = Some(Instant::now());
+        if again || from.elapsed() >= RENEWAL {
+            self.follow_fences(before, from);
+        }
     }
 
     /// With the embedded store away for too long, applications fence themselves: they are away like killed ones. Two renewals of a lease

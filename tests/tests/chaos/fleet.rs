@@ -161,7 +161,7 @@ impl Subject {
     /// How often processes of this application gave up because they could not renew their lease.
     pub(crate) fn fences(&self, number: usize) -> usize {
         let log = std::fs::read(self.state.join(format!("logs/{}.log", name(number)))).unwrap_or_default();
-        String::from_utf8_lossy(&log).matches("SELF-FENCE: its lease expired").count()
+        String::from_utf8_lossy(&log).matches("its lease expired before it could be renewed").count()
     }
 
     pub(crate) async fn supervisor(&self) -> Option<u32> {
