@@ -1,6 +1,6 @@
 //! The node that all of this happens to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -168,11 +168,14 @@ impl Subject {
         self.node.read().await.as_ref().map(|node| node.dev.pids.supervisor)
     }
 
-    /// All processes of this kind, each with the directory that names its application.
+    /// All processes of this kind, each with the directory that names its application. What such a process starts has its executable for a
+    /// moment, until it becomes workerd, and is none of its own.
     pub(crate) fn of_applications(&self, executable: &str) -> Vec<(usize, process::Process)> {
-        let all = process::mentioning(self.state.to_str().unwrap());
+        let mut all = process::mentioning(self.state.to_str().unwrap());
+        all.retain(|process| process.name == executable);
+        let pids: BTreeSet<u32> = all.iter().map(|process| process.pid).collect();
         let mut found = Vec::new();
-        for process in all.into_iter().filter(|process| process.name == executable) {
+        for process in all.into_iter().filter(|process| !pids.contains(&process.parent)) {
             if let Some(number) = application_of(process.pid) {
                 found.push((number, process));
             }
