@@ -88,6 +88,9 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     let ended = ending.end(&mut signals).await;
     // No other settings from here on.
     talking.shutdown().await;
+    if parting == Parting::Stop {
+        fleet.clear().await;
+    }
     if let (Parting::Stop, Some(users)) = (parting, &users) {
         let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
         fence.lower(&spawner).await;

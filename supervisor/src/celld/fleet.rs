@@ -375,6 +375,11 @@ impl Fleet {
         answer.map_or(Reload::Unavailable, |answer| Reload::read(answer.status, answer.body.as_deref()))
     }
 
+    /// Removes what bounded the applications. To be called once all of them have ended.
+    pub(crate) async fn clear(&self) {
+        self.shared.launch.enclosure.clear().await;
+    }
+
     /// Ends every process and waits for that. Nothing is started any more.
     pub(crate) async fn stop(&self, how: Stop) {
         let want = match how {

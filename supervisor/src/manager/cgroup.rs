@@ -98,14 +98,14 @@ impl Cgroups {
             group.sweep();
         }
     }
-}
 
-impl Drop for Cgroups {
-    fn drop(&mut self) {
+    /// Removes all of the node's directories. `false`: a process is still in one of them.
+    pub(crate) fn clear(&self) -> bool {
         for group in &self.groups {
             remove_empty(&group.dir);
             group.sweep();
         }
+        self.groups.iter().all(|group| !group.dir.exists())
     }
 }
 
@@ -233,6 +233,9 @@ mod tests {
         std::fs::remove_file(adopted.join("process")).unwrap();
         groups.forget(&app());
         assert!(!parent.join("scafo-4194306").exists() && running.exists());
+        // Here it is a plain file; the kernel's own are no obstacle.
+        std::fs::remove_file(parent.join("scafo-9/cgroup.subtree_control")).unwrap();
+        assert!(groups.clear() && !parent.join("scafo-9").exists());
     }
 
     #[test]

@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOKS: Duration = Duration::from_millis(5);
 /// As long as systemd waits between SIGTERM and SIGKILL when the machine goes down: celld's grace and some.
 const STOP: Duration = Duration::from_secs(100);
+/// How long processes that were killed may take to leave their control groups.
+const CLEAR: Duration = Duration::from_secs(2);
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: Option<&str> = Some("org.freedesktop.systemd1.Manager");
@@ -80,6 +82,19 @@ impl Enclosure {
         (!missing.is_empty()).then(|| {
             format!("hard limits of {list} for each application: celld keeps its ceiling of memory by itself; run under systemd as root")
         })
+    }
+
+    /// Removes what it made, once no application is to run any more. Waits a moment for processes that were killed to be gone.
+    pub(crate) async fn clear(&self) {
+        let Self::Cgroups(groups) = self else { return };
+        let cleared = async {
+            while !groups.clear() {
+                tokio::time::sleep(LOOKS).await;
+            }
+        };
+        if tokio::time::timeout(CLEAR, cleared).await.is_err() {
+            tracing::warn!("a process is still in a control group of this node, which stays until a node starts again");
+        }
     }
 
     /// Starts an application's process within its bounds.

@@ -115,7 +115,11 @@ async fn a_node_as_root_with_user_ids_gives_one_to_each_daemon_and_application()
     let owner = owners.get(&metadata.uid()).map(String::as_str);
     assert_eq!((owner, metadata.mode() & 0o777), (Some("scafo-ingressd"), 0o600));
     assert_eq!(std::fs::read_dir(state.join("jobs")).expect("the jobs' directory").count(), 0, "jobs leave nothing");
+    let group = format!("scafo-{}", node.dev.pids.supervisor);
     node.stop().await;
+    let hierarchies = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    let left: Vec<_> = hierarchies.map(|entry| entry.path().join(&group)).filter(|group| group.exists()).collect();
+    assert!(left.is_empty(), "a node that ended leaves control groups: {left:?}");
     // The same users again, over a restart.
     let node = Node::start_in(&state, &[("SCAFO_CELLD_UID_RANGE", &range)]).await;
     let again = std::fs::metadata(state.join("celld/shop")).expect("its directory").uid();
