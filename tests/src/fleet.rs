@@ -97,9 +97,9 @@ impl Fleet {
         };
         let mut environment: Vec<(&str, &str)> =
             self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        environment.extend(more);
         environment.push(("SCAFO_NODE_ID", id));
         environment.push(("SCAFO_CELLD_PORT_RANGE", &ports));
+        environment.extend(more);
         Node::try_start_at(place, &self.dir.path().join(id), &environment).await
     }
 }
