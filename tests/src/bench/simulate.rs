@@ -192,6 +192,7 @@ fn settings(index: usize) -> RegistrydSettings {
         deploy_queue: RegistrydSettings::deploy_queue(),
         local_only: false,
         drain_timeout: RegistrydSettings::drain_timeout(),
+        observe_flush: None,
         observe_retention: RegistrydSettings::observe_retention(),
         storage_value_bytes: RegistrydSettings::storage_value_bytes(),
     }
