@@ -81,6 +81,11 @@ async fn one_scrape_of_a_node_shows_what_all_its_processes_count_and_a_strict_re
         assert_eq!(node.api().get("/v1/applications/shop").await.unwrap().0, 200);
     }
     assert!(node.api().ingress("/v1/ingress/routes").send().await.unwrap().status().is_success());
+    // The apiserver looks at what became of a deploy now and then; whoever polls may see its end sooner.
+    wait::until("the end of the deploy is counted", LIMIT, || async {
+        (Scrape::of(&node).await.sum("scafo_deploys_total", &[("outcome", "deployed")]) >= 1.0).then_some(())
+    })
+    .await;
     let before = Scrape::of(&node).await;
     node.kill_daemon("scafo-routerd").await;
     wait::until("the new router says what it counts", LIMIT, || async {
