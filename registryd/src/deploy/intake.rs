@@ -181,10 +181,7 @@ async fn still_wanted(core: &Core, id: &DeployId, since: Option<Timestamp>, new:
         )),
         Some(application) => match check(application) {
             Err(refused) if new || refused.code == ProblemCode::ReferenceHeld => Some(refused),
-            Ok(()) if new => match not_frozen(core).await {
-                Ok(()) => None,
-                Err(refused) => Some(refused),
-            },
+            Ok(()) if new => not_frozen(core).await.err(),
             Ok(()) | Err(_) => None,
         },
     };
