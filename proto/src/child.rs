@@ -36,9 +36,21 @@ impl Refused {
     }
 }
 
-/// How a daemon that fails with `error` ends: with [`EXIT_REFUSED`] when it is [`Refused`] or a [`StartError`], otherwise with 1.
+/// How a daemon that fails with `error` ends: with [`EXIT_REFUSED`] when it is [`Refused`] or a [`StartError`] that another try would
+/// not mend, otherwise with 1.
 pub fn exit_code(error: &(dyn Error + 'static)) -> ExitCode {
-    ExitCode::from(if error.is::<Refused>() || error.is::<StartError>() { EXIT_REFUSED } else { 1 })
+    ExitCode::from(if is_final(error) { EXIT_REFUSED } else { 1 })
+}
+
+fn is_final(error: &(dyn Error + 'static)) -> bool {
+    match error.downcast_ref() {
+        // Memory is short when another process has just been ended for want of it, and then is not.
+        Some(StartError::Unconfined(cause)) => {
+            !matches!(cause.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock)
+        }
+        Some(_) => true,
+        None => error.is::<Refused>(),
+    }
 }
 
 /// What keeps a daemon from starting.
@@ -201,4 +213,23 @@ pub fn shutdown_signal() -> io::Result<impl Future<Output = ()> + Send + 'static
             _ = interrupt.recv() => {}
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_another_try_would_not_mend_is_final() {
+        let unconfined = |kind: io::ErrorKind| StartError::Unconfined(kind.into());
+        for (error, last) in [
+            (unconfined(io::ErrorKind::PermissionDenied), true),
+            (unconfined(io::ErrorKind::OutOfMemory), false),
+            (unconfined(io::ErrorKind::WouldBlock), false),
+            (StartError::NoSocket("grpc".to_owned()), true),
+        ] {
+            assert_eq!(is_final(&error), last, "{error:?}");
+        }
+        assert!(is_final(&Refused::new("no")) && !is_final(&io::Error::other("later")));
+    }
 }

@@ -38,6 +38,7 @@ pub(crate) fn give_up() -> io::Result<()> {
             tracing::debug!(%error, "this process may start programs, as this kernel has no filters of system calls");
             Ok(())
         }
+        Err(seccompiler::Error::Seccomp(error)) => Err(error),
         Err(error) => Err(io::Error::other(error)),
     }
 }

@@ -102,7 +102,14 @@ impl Documents {
             Prefer::Node(node) => Some(node),
         };
         let view = View { format: variant.format, prefer, attributes: &self.attributes };
-        let document = Document::write(&view, &self.routing, variant.before.as_deref())?;
+        let document = match (Document::write(&view, &self.routing, variant.before.as_deref()), &variant.before) {
+            (Ok(document), _) => document,
+            (Err(invalid), Some(before)) => {
+                tracing::error!(%invalid, ?view.format, "a document is not published; the one before it stays");
+                return Ok(Arc::clone(before));
+            }
+            (Err(invalid), None) => return Err(invalid),
+        };
         // A node that is nowhere, or everywhere first, changes nothing: the same bytes are held once.
         Ok(if document.etag == self.plain.etag { self.plain.clone() } else { Arc::new(document) })
     }

@@ -91,13 +91,13 @@ impl Follower {
         let mut snapshots = 0;
         let problem = loop {
             match next_snapshot(&mut stream).await {
-                Ok(snapshot) => match self.render(snapshot).await {
-                    Ok(()) => {}
-                    Err(problem) => {
+                Ok(snapshot) => {
+                    // The same snapshot would give the same again; the next one may not.
+                    if let Err(problem) = self.render(snapshot).await {
                         self.figures.failed();
-                        break problem;
+                        tracing::error!(?problem, "routing is not published");
                     }
-                },
+                }
                 Err(problem) => break problem,
             }
             snapshots += 1;

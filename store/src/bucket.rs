@@ -240,7 +240,7 @@ pub struct Pages {
 
 impl Pages {
     /// Takes one page more. Answers the whole listing with its last page, and the next call begins a new one; so it does after a
-    /// failure. What is written meanwhile may be in it or not, as with any listing of several pages.
+    /// failure, except that a store which gave no answer is asked for the same page again. What is written meanwhile may be in it or not, as with any listing of several pages.
     ///
     /// # Errors
     /// As [`Bucket::list`].
@@ -250,7 +250,15 @@ impl Pages {
         first: ListRequest<'_>,
     ) -> Result<Option<Listing>, Error> {
         let Self { mut all, token } = std::mem::take(self);
-        let page = bucket.list_page(ListRequest { token: token.as_ref(), ..first }).await?;
+        let page = match bucket.list_page(ListRequest { token: token.as_ref(), ..first }).await {
+            Ok(page) => page,
+            Err(error) => {
+                if error.is_transient() {
+                    *self = Self { all, token };
+                }
+                return Err(error);
+            }
+        };
         if page.next.is_some() && page.next == token {
             return Err(Error::nonconforming(
                 crate::TITLE_LISTING,

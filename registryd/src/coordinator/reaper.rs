@@ -31,6 +31,7 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
         core.registry.clock().sleep(SWEEP).await;
         let Some(lead) = leads(&core) else {
             (deploys.pages, claims.pages) = (Pages::default(), Pages::default());
+            old.put_off(&core);
             continue;
         };
         if let Err(problem) = sweep(&core, &lead, &mut deploys).await {
@@ -58,10 +59,16 @@ struct Old {
 }
 
 impl Old {
-    /// Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
     fn new(core: &Core) -> Self {
-        let first = || core.mono().after(jittered(core, RETENTION));
-        Self { deployments: first(), observations: first(), done: None }
+        let mut old = Self { deployments: core.mono(), observations: core.mono(), done: None };
+        old.put_off(core);
+        old
+    }
+
+    /// Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
+    fn put_off(&mut self, core: &Core) {
+        self.deployments = core.mono().after(jittered(core, RETENTION));
+        self.observations = core.mono().after(jittered(core, RETENTION));
     }
 
     async fn sweep(&mut self, core: &Core) {

@@ -110,11 +110,17 @@ impl<'a> Sweep<'a> {
     async fn observations(&self, done: &mut Option<String>) -> Result<(), Problem> {
         let mut nodes = self.core.registry.bucket().list_delimited(OBSERVE).await?.prefixes;
         nodes.sort_unstable();
+        if done.is_none() {
+            // Coordinators that come and go must not all begin with the same nodes.
+            let random = usize::try_from(self.core.registry.clock().random()).unwrap_or_default();
+            *done = nodes.get(random % nodes.len().max(1)).cloned();
+        }
         let now: Vec<String> = turn(&nodes, done.as_deref()).cloned().collect();
         let mut left = Left { listings: LISTINGS_MAX, keys: KEYS_MAX };
         for node in now {
-            self.observations_of(node.clone(), &mut left).await?;
-            *done = Some(node);
+            // Its turn is over whatever comes of it: one that gives trouble must not keep the others from theirs.
+            *done = Some(node.clone());
+            self.observations_of(node, &mut left).await?;
         }
         Ok(())
     }
@@ -427,7 +433,8 @@ mod tests {
             authority: CancellationToken::new(),
         };
         core.lease.send_modify(|view| view.lead = Some(lead.clone()));
-        let mut done = None;
+        // The one before the first, so that it begins with `a`.
+        let mut done = Some(format!("{OBSERVE}b/"));
         observations(&core, &lead, &mut done).await.unwrap();
         assert_eq!(memory.keys(OBSERVE).len(), 4_000 + young.len() + foreign.len());
         assert!(listings.load(Ordering::Relaxed) <= LISTINGS_MAX + 1, "{listings:?}");

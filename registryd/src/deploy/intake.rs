@@ -186,9 +186,13 @@ async fn still_wanted(core: &Core, id: &DeployId, since: Option<Timestamp>, new:
         },
     };
     let Some(refused) = refused else { return Ok(()) };
-    finish(core, id, Err(refused.clone())).await?;
-    if same.is_none() {
-        // Nothing of the old application is left to one of its name.
+    match finish(core, id, Err(refused.clone())).await {
+        // The deletion of the application has just taken it.
+        Err(problem) if problem.code == ProblemCode::NotFound => {}
+        ended => drop(ended?),
+    }
+    if same.is_none() || (new && refused.code == ProblemCode::ReferenceHeld) {
+        // Nothing of the old application is left to one of its name, and its deletion may have looked here already.
         core.registry.forget_deploy(id).await?;
     }
     Err(refused)

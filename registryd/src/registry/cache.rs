@@ -114,18 +114,24 @@ impl<T: Kind> Cache<T> {
     }
 
     /// As [`Cache::refresh`] of everything that moved, tried again while the store gives no answer, for a call that somebody waits
-    /// for. What was read stays read, so each try has less to do.
+    /// for. What was read stays read, so each try has less to do. A record that gives no answer is never left out: whoever asks
+    /// once decides by what there is.
     ///
     /// # Errors
     /// As [`Cache::refresh`].
-    pub async fn refresh_patiently(&mut self, engine: &Engine) -> Result<Refreshed, Problem> {
+    pub async fn refresh_patiently(&mut self, engine: &Engine) -> Result<(), Problem> {
         let intent = Intent::new();
         let mut pursuit = engine.pursuit(&intent);
         loop {
-            match self.refresh(engine, Read::Moved).await {
-                Err(problem) if problem.code == ProblemCode::StoreUnavailable => pursuit.wait(|| problem).await?,
-                outcome => return outcome,
-            }
+            let silent = match self.refresh(engine, Read::Moved).await {
+                Err(problem) if problem.code == ProblemCode::StoreUnavailable => problem,
+                Err(problem) => return Err(problem),
+                Ok(_) => match self.bad().find(|(_, problem)| problem.code == ProblemCode::StoreUnavailable) {
+                    Some((_, problem)) => problem,
+                    None => return Ok(()),
+                },
+            };
+            pursuit.wait(|| silent).await?;
         }
     }
 
@@ -134,7 +140,7 @@ impl<T: Kind> Cache<T> {
     /// # Errors
     /// As [`Cache::refresh`].
     pub async fn refresh_from(&mut self, engine: &Engine, listing: Listing, read: Read) -> Result<Refreshed, Problem> {
-        self.date = listing.date.or(self.date);
+        self.date = listing.date;
         self.untold.stale.clear();
         let wanted = self.take(listing, read);
         let mut reads = stream::iter(wanted)

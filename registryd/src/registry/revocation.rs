@@ -239,11 +239,16 @@ mod tests {
         let world = World::new();
         let admin = add(&world, "a", 1, Role::Admin).await;
         add(&world, "b", 2, Role::Admin).await;
-        let listed = |operation: Operation<'_>| matches!(operation, Operation::List(_)).then_some(Fault::LoseRequest);
-        world.memory.plan(listed);
-        let refused = world.registry.revoke_operator(&admin, &id("b")).await.unwrap_err();
-        assert_eq!(refused.code, ProblemCode::StoreUnavailable);
-        assert_eq!(world.registry.operator(&id("b")).await.unwrap().unwrap().record.revoking, None);
+        let listed = |operation: Operation<'_>| matches!(operation, Operation::List(_));
+        // The third of the keys is there and cannot be read.
+        let read = |operation: Operation<'_>| matches!(operation, Operation::Get("_scafo/operators/a.json"));
+        for silent in [listed as fn(Operation<'_>) -> bool, read] {
+            world.memory.plan(move |operation| silent(operation).then_some(Fault::LoseRequest));
+            let refused = world.registry.revoke_operator(&admin, &id("b")).await.unwrap_err();
+            assert_eq!(refused.code, ProblemCode::StoreUnavailable);
+            world.memory.plan(|_| None);
+            assert_eq!(world.registry.operator(&id("b")).await.unwrap().unwrap().record.revoking, None);
+        }
     }
 
     #[tokio::test(start_paused = true)]
