@@ -19,8 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 mod linger;
+mod open;
 mod unread;
 use linger::Lingering;
+use open::Streams;
 use unread::{Answer, Documented, Turn};
 
 use crate::figures::Figures;
@@ -123,16 +125,18 @@ async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) 
     let _ = stream.set_nodelay(true);
     let asked = CancellationToken::new();
     let turn = Arc::new(Turn::default());
+    let streams = Streams::default();
     let figures = served.figures.clone();
     let service = {
-        let (asked, turn) = (asked.clone(), turn.clone());
+        let (asked, turn, streams) = (asked.clone(), turn.clone(), streams.clone());
         service_fn(move |request: http::Request<Incoming>| {
             asked.cancel();
             turn.begin(request.version());
+            let open = streams.open(request.version());
             let (router, turn) = (served.router.clone(), turn.clone());
             async move {
                 let answer = router.oneshot(request).await.unwrap_or_else(|never| match never {});
-                Ok::<_, Infallible>(answer.map(|body| Answer::new(body, turn)))
+                Ok::<_, Infallible>(answer.map(|body| Answer::new(body, turn, open)))
             }
         })
     };
@@ -144,6 +148,10 @@ async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) 
         outcome = serving.as_mut() => outcome,
         () = silence(&asked) => {
             turn.expire();
+            return drop(tokio::time::timeout(LAST_WORD, serving).await);
+        }
+        () = streams.unused(HEAD) => {
+            serving.as_mut().graceful_shutdown();
             return drop(tokio::time::timeout(LAST_WORD, serving).await);
         }
         () = stop.cancelled() => {

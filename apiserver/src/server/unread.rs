@@ -18,6 +18,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::open::Open;
 use super::{HEAD, HEAD_BYTES};
 use crate::answer::{ACCESS, request_id};
 use crate::figures::Figures;
@@ -61,11 +62,12 @@ impl Turn {
 pub(super) struct Answer {
     body: Body,
     turn: Arc<Turn>,
+    _open: Open,
 }
 
 impl Answer {
-    pub(super) fn new(body: Body, turn: Arc<Turn>) -> Self {
-        Self { body, turn }
+    pub(super) fn new(body: Body, turn: Arc<Turn>, open: Open) -> Self {
+        Self { body, turn, _open: open }
     }
 }
 
@@ -228,6 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Documented<S> {
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+    use super::super::open::Streams;
     use super::*;
 
     #[test]
@@ -250,7 +253,7 @@ mod tests {
         let turn = Arc::new(Turn::default());
         assert!(turn.is_idle());
         turn.begin(http::Version::HTTP_11);
-        let answer = Answer::new(Body::empty(), Arc::clone(&turn));
+        let answer = Answer::new(Body::empty(), Arc::clone(&turn), Streams::default().open(http::Version::HTTP_11));
         turn.move_on(ANSWERED, IDLE);
         assert!(!turn.is_idle(), "a flush in the middle of an answer");
         drop(answer);
@@ -258,7 +261,7 @@ mod tests {
         turn.move_on(ANSWERED, IDLE);
         assert!(turn.is_idle());
         turn.begin(http::Version::HTTP_2);
-        drop(Answer::new(Body::empty(), Arc::clone(&turn)));
+        drop(Answer::new(Body::empty(), Arc::clone(&turn), Streams::default().open(http::Version::HTTP_11)));
         turn.move_on(ANSWERED, IDLE);
         assert!(!turn.is_idle(), "frames are never taken for words");
     }
