@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use scafo_core::observation::ObservationKey;
 use scafo_core::{NodeId, Timestamp};
-use scafo_proto::figures::ask;
+use scafo_proto::figures::{ASK, ask};
 use scafo_store::{Bucket, Put, PutOptions};
 use scafo_telemetry::metrics::Metrics;
 use scafo_telemetry::trace::{Finished, Kept};
@@ -26,6 +26,9 @@ use crate::registry::Clock;
 
 /// How long one PUT may take: longer than the store's own deadline, shorter than a flush usually is apart from the next.
 const PUT: Duration = Duration::from_secs(30);
+/// How long the supervisor is waited for when the daemon ends. It ends the daemon, may be ending itself, and leaves little time for the
+/// PUT: a last file without its samples is better than none.
+const ASK_AT_END: Duration = Duration::from_millis(300);
 const CONTENT_TYPE: &str = "application/vnd.apache.parquet";
 
 /// Where the processes of the node hand in what they recorded. Clones are one desk.
@@ -87,7 +90,7 @@ impl Flusher {
                 kept.renew();
             }
             self.keep(&mut spans);
-            held = self.flush(held.take()).await;
+            held = self.flush(held.take(), if ending { ASK_AT_END } else { ASK }).await;
             if ending {
                 return Fatal::ended("the daemon, as asked,");
             }
@@ -106,10 +109,11 @@ impl Flusher {
         Kept::handed_in(count, true);
     }
 
-    /// Writes what there is, and what is left of the flush before. Gives back what the bucket does not take.
-    async fn flush(&mut self, held: Option<Unsent>) -> Option<Unsent> {
+    /// Writes what there is, and what is left of the flush before. Gives back what the bucket does not take. The supervisor's samples
+    /// are left out when it does not give them within `patience`.
+    async fn flush(&mut self, held: Option<Unsent>, patience: Duration) -> Option<Unsent> {
         let now = self.clock.wall();
-        let told = ask(self.supervisor.clone()).await;
+        let told = tokio::time::timeout(patience, ask(self.supervisor.clone())).await.ok().flatten();
         let (contents, dropped) = {
             let mut buffer = self.desk.buffer();
             buffer.text("registryd", micros(now), self.metrics.text());

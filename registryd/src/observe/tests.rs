@@ -1,6 +1,7 @@
 //! Files, flushes, and finding them again.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,6 +123,11 @@ struct Stage {
 
 impl Stage {
     fn start(every: Duration) -> Self {
+        Self::beside(Path::new("/nonexistent/supervisor.sock"), every)
+    }
+
+    /// With a supervisor at this socket.
+    fn beside(supervisor: &Path, every: Duration) -> Self {
         let memory = Arc::new(MemoryBucket::new());
         let clock = TokioClock::starting_at(Timestamp::from_millis(NOW));
         let (desk, figures, stop) = (Desk::default(), Figures::default(), CancellationToken::new());
@@ -136,7 +142,7 @@ impl Stage {
             every,
             desk: desk.clone(),
             metrics,
-            supervisor: channel(std::path::Path::new("/nonexistent/supervisor.sock")),
+            supervisor: channel(supervisor),
             figures: figures.clone(),
             sequence: 0,
         };
@@ -195,6 +201,22 @@ async fn what_was_handed_in_is_in_the_next_file_once_and_a_stop_flushes() {
         told += file.points.iter().filter(|point| point.process == "apiserver").count();
     }
     assert_eq!((spans, told), (vec![span(1), span(2)], 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_does_not_wait_for_a_supervisor_that_says_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("supervisor.sock");
+    // It takes calls, and answers none.
+    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let stage = Stage::beside(&socket, Duration::from_mins(1));
+    stage.desk.buffer().span(span(1));
+    let before = stage.clock.mono();
+    let stage = stage.stop().await;
+    let took = stage.clock.mono().since(before);
+    assert!(took <= Duration::from_millis(500), "by the clock that the deadlines go by: {took:?}");
+    let [key] = &stage.keys()[..] else { panic!("one file: {:?}", stage.keys()) };
+    assert_eq!(stage.file(key).await.spans, [span(1)]);
 }
 
 #[tokio::test(start_paused = true)]
