@@ -10,12 +10,14 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::RowGroupMetaData;
 use parquet::file::properties::WriterProperties;
-use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReader};
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use scafo_core::NodeId;
 
+use super::pages::{Budget, Source};
 use super::rows::{Contents, Labels, Point, Span};
 
 /// The columns. `docs/observations.md` says what they mean.
@@ -48,9 +50,13 @@ const SPAN: &str = "span";
 
 /// The longest file that is read. The bounds of a flush leave its file far below.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Most rows of a file that is read, and most bytes of its columns.
+/// Most rows of a file that is read.
 const ROWS_MAX: i64 = 65_536;
-const COLUMNS_BYTES_MAX: i64 = 64 << 20;
+/// Most bytes of its pages, unpacked, and of the texts that are copied out of them. A flush has a fifth of them at most.
+const DECODED_BYTES_MAX: i64 = 64 << 20;
+/// Most values in its pages, dictionaries and places without a value included. At most some 60 bytes each are held of them. A flush at
+/// its bounds has half a million, and a few for each label.
+const VALUES_MAX: i64 = 4 << 20;
 /// Level 3 of ZSTD: three quarters of what the highest saves, at a twentieth of its time.
 const LEVEL: i32 = 3;
 
@@ -215,34 +221,44 @@ fn entries(
 
 /// What a file says. The node that it names is left out: it stands in the file's key.
 ///
+/// Whatever the bytes are, it ends, and in bounded memory: pages, values and texts are charged before they are made. What the library
+/// makes of the footer is not charged; it is a multiple of the footer's length, and with it of [`FILE_BYTES_MAX`].
+///
 /// # Errors
-/// [`FileError`]. Whatever the bytes are, it ends, and in memory that is bounded by what the file says of itself.
+/// [`FileError`].
 pub fn decode(bytes: Bytes) -> Result<Contents, FileError> {
+    decode_within(bytes, &Budget::new(DECODED_BYTES_MAX, VALUES_MAX))
+}
+
+/// As [`decode`], on this budget.
+pub(super) fn decode_within(bytes: Bytes, budget: &Budget) -> Result<Contents, FileError> {
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(FileError::TooLarge);
     }
     // The library has asserted what a damaged file does not hold before.
-    let decoded = catch_unwind(AssertUnwindSafe(|| decode_trusting(bytes)));
-    decoded.unwrap_or_else(|_| Err(FileError::Damaged("its parts contradict each other".to_owned())))
+    let decoded = catch_unwind(AssertUnwindSafe(|| decode_trusting(bytes, budget)));
+    let decoded = decoded.unwrap_or_else(|_| Err(FileError::Damaged("its parts contradict each other".to_owned())));
+    // Whatever the library makes of the refusal.
+    if budget.is_spent() { Err(FileError::TooLarge) } else { decoded }
 }
 
-fn decode_trusting(bytes: Bytes) -> Result<Contents, FileError> {
-    let file = SerializedFileReader::new(bytes)?;
+fn decode_trusting(bytes: Bytes, budget: &Budget) -> Result<Contents, FileError> {
+    let file = SerializedFileReader::new(bytes.clone())?;
     let groups = file.metadata().row_groups();
-    let size: i64 = groups.iter().map(|group| group.total_byte_size().max(0)).fold(0, i64::saturating_add);
     let rows: i64 = groups.iter().map(|group| group.num_rows().max(0)).fold(0, i64::saturating_add);
-    if size > COLUMNS_BYTES_MAX || rows > ROWS_MAX {
+    if rows > ROWS_MAX {
         return Err(FileError::TooLarge);
     }
+    let source = Source::new(bytes, budget.clone());
     let mut contents = Contents::default();
-    for index in 0..file.num_row_groups() {
-        decode_group(&*file.get_row_group(index)?, &mut contents)?;
+    for group in groups {
+        let rows = usize::try_from(group.num_rows()).unwrap_or(0);
+        decode_group(&Columns { group, rows, source: &source, budget }, &mut contents)?;
     }
     Ok(contents)
 }
 
-fn decode_group(group: &dyn RowGroupReader, into: &mut Contents) -> Result<(), FileError> {
-    let columns = Columns { group, rows: usize::try_from(group.metadata().num_rows()).unwrap_or(0) };
+fn decode_group(columns: &Columns<'_>, into: &mut Contents) -> Result<(), FileError> {
     let mut processes = columns.texts("process")?.into_iter();
     let mut names = columns.texts("name")?.into_iter();
     let mut types = columns.texts("type")?.into_iter();
@@ -291,8 +307,10 @@ fn names_of(values: &mut impl Iterator<Item = Option<String>>) -> Result<String,
 
 /// The columns of one row group, by name.
 struct Columns<'a> {
-    group: &'a dyn RowGroupReader,
+    group: &'a RowGroupMetaData,
     rows: usize,
+    source: &'a Arc<Source>,
+    budget: &'a Budget,
 }
 
 /// What a column gives: its levels of definition (empty where each row has a value) and of repetition, and its values.
@@ -304,10 +322,10 @@ struct Read<T> {
 
 impl Columns<'_> {
     fn open(&self, name: &str) -> Result<ColumnReader, FileError> {
-        let columns = self.group.metadata().columns();
+        let columns = self.group.columns();
         let index = columns.iter().position(|column| column.column_path().string() == name);
         let index = index.ok_or_else(|| FileError::Foreign(format!("it has no column {name}")))?;
-        Ok(self.group.get_column_reader(index)?)
+        Ok(self.source.column(self.group, index, self.rows)?)
     }
 
     fn read<T: DataType>(&self, reader: &mut ColumnReaderImpl<T>) -> Result<Read<T::T>, FileError> {
@@ -337,7 +355,14 @@ impl Columns<'_> {
     fn texts(&self, name: &str) -> Result<Vec<Option<String>>, FileError> {
         let ColumnReader::ByteArrayColumnReader(mut reader) = self.open(name)? else { return Err(other_type(name)) };
         let values = self.flat(&mut reader)?;
-        values.into_iter().map(|value| value.as_ref().map(text).transpose()).collect()
+        values.into_iter().map(|value| value.as_ref().map(|value| self.text(value)).transpose()).collect()
+    }
+
+    /// A copy. A value may be one of a dictionary, of which each row that names it wants another one.
+    fn text(&self, bytes: &ByteArray) -> Result<String, FileError> {
+        self.budget.bytes(bytes.len())?;
+        let text = bytes.as_utf8().map_err(|_| FileError::Foreign("a text is none".to_owned()))?;
+        Ok(text.to_owned())
     }
 
     fn numbers(&self, name: &str) -> Result<Vec<Option<i64>>, FileError> {
@@ -375,7 +400,7 @@ impl Columns<'_> {
             if *definition > 0
                 && let (Some(of), Some((key, value))) = (labels.last_mut(), pairs.next())
             {
-                of.push((text(key)?, text(value)?));
+                of.push((self.text(key)?, self.text(value)?));
             }
         }
         Ok(labels)
@@ -384,9 +409,4 @@ impl Columns<'_> {
 
 fn other_type(name: &str) -> FileError {
     FileError::Foreign(format!("its column {name} is of another type"))
-}
-
-fn text(bytes: &ByteArray) -> Result<String, FileError> {
-    let text = bytes.as_utf8().map_err(|_| FileError::Foreign("a text is none".to_owned()))?;
-    Ok(text.to_owned())
 }

@@ -15,8 +15,9 @@ use scafo_store::{Bucket, Fault, MemoryBucket, Operation, PutOptions};
 use scafo_telemetry::metrics::{Kind, Metrics};
 use tokio_util::sync::CancellationToken;
 
-use super::file::{FileError, decode, encode};
+use super::file::{FileError, decode, decode_within, encode};
 use super::flush::{Desk, Flusher};
+use super::pages::Budget;
 use super::read::{Choice, Found, Got, InBucket, Source as _, choose, read};
 use super::rows::{Contents, Labels, Point, Span};
 use crate::figures::Figures;
@@ -109,6 +110,24 @@ fn what_is_no_observation_is_named_as_that() {
     group.close().unwrap();
     let foreign = decode(writer.into_inner().unwrap().into()).unwrap_err();
     assert!(matches!(foreign, FileError::Foreign(_)), "{foreign}");
+}
+
+#[test]
+fn a_small_file_whose_rows_name_one_long_text_is_refused_before_it_is_unfolded() {
+    let name = "x".repeat(1 << 20);
+    let contents = Contents { points: vec![point(&name, &[], 1.0); 80], spans: Vec::new() };
+    let bytes = encode(&node("a"), &contents).unwrap();
+    assert!(bytes.len() < 100_000, "the text is there once, and compressed: {}", bytes.len());
+    assert!(matches!(decode(bytes), Err(FileError::TooLarge)));
+}
+
+#[test]
+fn a_row_with_more_labels_than_are_read_is_refused() {
+    let labels: Vec<(&str, &str)> = vec![("a", "b"); 10_000];
+    let bytes = encode(&node("a"), &Contents { points: vec![point("x", &labels, 1.0)], spans: Vec::new() }).unwrap();
+    assert!(decode_within(bytes.clone(), &Budget::new(1 << 20, 30_000)).is_ok());
+    assert!(matches!(decode_within(bytes.clone(), &Budget::new(1 << 20, 15_000)), Err(FileError::TooLarge)));
+    assert!(matches!(decode_within(bytes, &Budget::new(10_000, 30_000)), Err(FileError::TooLarge)));
 }
 
 /// A flusher of a node `a` on that bucket.
