@@ -12,9 +12,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use scafo_core::key::prefix::OBSERVE;
 use scafo_core::observation::ObservationKey;
-use scafo_core::{NodeId, Problem, Timestamp};
+use scafo_core::{NodeId, Problem, ProblemCode, Timestamp};
 use scafo_store::{Bucket, Error, ListRequest};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::file::{FILE_BYTES_MAX, decode};
 use super::rows::Contents;
@@ -27,6 +28,14 @@ const PAGES_MAX: usize = 200;
 const ODD_MAX: usize = 100;
 /// Requests under way at once.
 const AT_ONCE: usize = 16;
+/// How long a bucket that is busy or silent is asked again for one thing; the last try may take longer. What is asked through a node has to be
+/// told within its deadline.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The first pause before another try lies below this one, the next below twice as much, and none beyond the second one.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Files that may stay silent before it is the bucket that is away.
+const SILENT_MAX: usize = 16;
 
 /// Which files there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +72,7 @@ pub struct InBucket(pub Arc<dyn Bucket>);
 impl Source for InBucket {
     async fn find(&self, node: Option<&NodeId>, within: Duration) -> Result<Found, Problem> {
         // By the store's clock, which is the same for whoever asks.
-        let nodes = self.0.list_delimited(OBSERVE).await?;
+        let nodes = patiently(|| self.0.list_delimited(OBSERVE)).await?;
         let now = nodes.date.unwrap_or_else(|| Timestamp::from_system(SystemTime::now()));
         let since = Timestamp::from_millis(
             now.as_millis().saturating_sub(i64::try_from(within.as_millis()).unwrap_or(i64::MAX)),
@@ -80,11 +89,32 @@ impl Source for InBucket {
     }
 
     async fn get(&self, key: &ObservationKey) -> Result<Option<Bytes>, Problem> {
-        match self.0.get_bounded(&key.to_string(), FILE_BYTES_MAX).await {
+        let key = key.to_string();
+        match patiently(|| self.0.get_bounded(&key, FILE_BYTES_MAX)).await {
             Ok(object) => Ok(object.map(|object| object.body)),
             // As one that is no file of ours, it is found out by its content: nothing.
             Err(Error::TooLarge { .. }) => Ok(Some(Bytes::new())),
             Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A read that is tried again while the bucket is busy or gives no answer: of many at once one is easily turned away.
+async fn patiently<T, F: Future<Output = Result<T, Error>>>(read: impl Fn() -> F) -> Result<T, Error> {
+    let until = Instant::now() + PATIENCE;
+    let mut bound = PAUSE;
+    loop {
+        match read().await {
+            Err(error) if error.is_transient() => {
+                // Anywhere below the bound, so that those that were turned away together do not come back together.
+                let wait = bound.mul_f64(rand::random());
+                bound = (bound * 2).min(PAUSE_MAX);
+                if Instant::now() + wait >= until {
+                    return Err(error);
+                }
+                tokio::time::sleep(wait).await;
+            }
+            outcome => return outcome,
         }
     }
 }
@@ -110,7 +140,7 @@ impl Look {
             // Where a page ended says it all: the two do not go together.
             let start_after = token.is_none().then_some(behind.as_str());
             let request = ListRequest { start_after, token: token.as_ref(), ..ListRequest::of(&prefix) };
-            let page = bucket.list_page(request).await?;
+            let page = patiently(|| bucket.list_page(request)).await?;
             for listed in page.entries {
                 self.take(listed.key);
             }
@@ -186,27 +216,30 @@ pub enum Got {
 /// another one.
 ///
 /// # Errors
-/// Those of the source; a file that cannot be read is none.
+/// Those of the source. A file that cannot be read is none, nor is one that the bucket does not give, as long as there are few.
 pub async fn read(
     source: &dyn Source,
     keys: Vec<ObservationKey>,
     mut handle: impl FnMut(&ObservationKey, Got) -> bool,
 ) -> Result<(), Problem> {
-    let mut files = stream::iter(keys)
-        .map(|key| async move {
-            let got = match source.get(&key).await {
-                Ok(Some(bytes)) => match decode(bytes) {
-                    Ok(contents) => Got::Contents(contents),
-                    Err(error) => Got::Unreadable(error.to_string()),
-                },
-                Ok(None) => Got::Gone,
-                Err(problem) => return Err(problem),
-            };
-            Ok((key, got))
-        })
-        .buffered(AT_ONCE);
-    while let Some(file) = files.next().await {
-        let (key, got) = file?;
+    let fetch = |key: ObservationKey| async move {
+        let body = source.get(&key).await;
+        (key, body)
+    };
+    let mut files = stream::iter(keys).map(fetch).buffered(AT_ONCE);
+    let mut silent = 0;
+    while let Some((key, body)) = files.next().await {
+        // Unfolded one after the other: what waits is as small as the files are.
+        let got = match body.map(|body| body.map(decode)) {
+            Ok(Some(Ok(contents))) => Got::Contents(contents),
+            Ok(Some(Err(error))) => Got::Unreadable(error.to_string()),
+            Ok(None) => Got::Gone,
+            Err(problem) if problem.code == ProblemCode::StoreUnavailable && silent < SILENT_MAX => {
+                silent += 1;
+                Got::Unreadable(problem.to_string())
+            }
+            Err(problem) => return Err(problem),
+        };
         if !handle(&key, got) {
             break;
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use scafo_core::key::prefix::OBSERVE;
 use scafo_core::observation::ObservationKey;
-use scafo_core::{NodeId, Timestamp};
+use scafo_core::{NodeId, ProblemCode, Timestamp};
 use scafo_proto::transport::channel;
 use scafo_store::{Bucket, Fault, MemoryBucket, Operation, PutOptions};
 use scafo_telemetry::metrics::{Kind, Metrics};
@@ -345,6 +345,63 @@ async fn files_that_are_damaged_foreign_or_gone_are_passed_over_by_name() {
     .await
     .unwrap();
     assert_eq!(told, [(0, "read"), (1, "unreadable"), (2, "unreadable"), (9, "gone"), (3, "read")]);
+}
+
+/// A bucket with a file a minute of one node, so many.
+async fn minutes(count: i64) -> (Arc<MemoryBucket>, Vec<ObservationKey>) {
+    let memory = Arc::new(MemoryBucket::new());
+    memory.set_now(Timestamp::from_millis(NOW));
+    let body = encode(&node("a"), &Contents { points: vec![point("x", &[], 1.0)], spans: Vec::new() }).unwrap();
+    let key = |minute| ObservationKey::new(node("a"), Timestamp::from_millis(NOW - minute * MINUTE), 0).unwrap();
+    let keys: Vec<ObservationKey> = (0..count).rev().map(key).collect();
+    for key in &keys {
+        memory.put(&key.to_string(), body.clone(), PutOptions::default()).await.unwrap();
+    }
+    (memory, keys)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_bucket_is_asked_again_for_each_page_and_file() {
+    let (memory, keys) = minutes(50).await;
+    let mut asked: BTreeMap<String, u32> = BTreeMap::new();
+    memory.plan(move |operation| {
+        let tries = asked.entry(format!("{operation:?}")).and_modify(|tries| *tries += 1).or_insert(1);
+        (*tries <= 2).then_some(if *tries == 1 { Fault::Busy } else { Fault::LoseAnswer })
+    });
+    let source = InBucket(memory as Arc<dyn Bucket>);
+    let found = source.find(None, Duration::from_hours(1)).await.unwrap();
+    assert_eq!(found.keys, keys);
+    let mut count = 0;
+    read(&source, found.keys, |_, got| {
+        assert!(matches!(got, Got::Contents(_)), "{got:?}");
+        count += 1;
+        true
+    })
+    .await
+    .unwrap();
+    assert_eq!(count, 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_stays_silent_is_one_that_cannot_be_read_and_a_bucket_that_does_ends_the_reading() {
+    let (memory, keys) = minutes(50).await;
+    let silent = keys[20].to_string();
+    memory.plan(move |operation| (operation == Operation::Get(&silent)).then_some(Fault::LoseAnswer));
+    let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+    let mut unreadable = Vec::new();
+    let mut count = 0;
+    let mut handle = |key: &ObservationKey, got: Got| {
+        count += 1;
+        if !matches!(got, Got::Contents(_)) {
+            unreadable.push(key.clone());
+        }
+        true
+    };
+    read(&source, keys.clone(), &mut handle).await.unwrap();
+    assert_eq!((count, unreadable), (50, vec![keys[20].clone()]));
+    memory.plan(|_| Some(Fault::Busy));
+    let away = read(&source, keys, |_, _| true).await.unwrap_err();
+    assert_eq!(away.code, ProblemCode::StoreUnavailable);
 }
 
 #[test]
