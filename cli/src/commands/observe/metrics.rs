@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use scafo_core::observation::ObservationKey;
 use scafo_core::{NodeId, Timestamp};
 use scafo_registryd::observe::read::Choice;
 use scafo_registryd::observe::rows::{Contents, Labels, Point};
@@ -12,8 +13,12 @@ use crate::args::MetricsArgs;
 use crate::error::Outcome;
 use crate::output::{Output, table};
 
-/// Points that are held for `--json`.
+/// Points that are held for `--json`. Beyond them every second one of each series is given up.
 const POINTS_MAX: usize = 1_000_000;
+/// Series that are told apart, and the bytes of what tells them apart. What comes beyond is passed over, and that is said. Even with
+/// two points each they stay below [`POINTS_MAX`].
+const SERIES_MAX: usize = 100_000;
+const TEXT_BYTES_MAX: usize = 64 << 20;
 
 /// What tells series apart.
 type Id = (String, NodeId, String, Labels);
@@ -36,6 +41,39 @@ struct Series {
     increase: Option<f64>,
     /// The samples: time in milliseconds since 1970, value.
     points: Vec<(i64, f64)>,
+    /// Samples that were seen, held or not.
+    #[serde(skip)]
+    seen: usize,
+}
+
+impl Series {
+    /// Holds a sample beside every `stride`-th one before it, and says by how much there are more now. The newest is always the
+    /// last one.
+    fn hold(&mut self, point: (i64, f64), stride: usize) -> usize {
+        let in_passing = self.seen > 0 && !(self.seen - 1).is_multiple_of(stride);
+        self.seen += 1;
+        match self.points.last_mut() {
+            Some(last) if in_passing => {
+                *last = point;
+                0
+            }
+            _ => {
+                self.points.push(point);
+                1
+            }
+        }
+    }
+
+    /// Gives up every second point, but not the newest.
+    fn thin(&mut self) {
+        let newest = self.points.len().saturating_sub(1);
+        let mut index = 0;
+        self.points.retain(|_| {
+            let keep = index % 2 == 0 || index == newest;
+            index += 1;
+            keep
+        });
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -47,9 +85,14 @@ struct Metrics {
 /// `scafo metrics`
 pub(crate) async fn metrics(args: MetricsArgs, output: Output) -> Outcome {
     let source = source(&args.within, output).await?;
-    let mut all = All { args: &args, with_points: output.json(), points: 0, series: BTreeMap::new() };
-    let reading = Reading::of(&*source, &args.within, Choice::Spread, |key, contents| all.take(key.node(), contents));
+    let mut all = All::new(&args, output.json());
+    let take = |key: &ObservationKey, contents| {
+        all.take(key.node(), contents);
+        true
+    };
+    let reading = Reading::of(&*source, &args.within, Choice::Spread, take);
     let mut reading = reading.await.map_err(|problem| unreadable(&problem))?;
+    reading.cut |= all.cut;
     let mut series: Vec<Series> = all.series.into_values().collect();
     let more = series.len().saturating_sub(args.limit);
     series.truncate(args.limit);
@@ -67,19 +110,50 @@ pub(crate) async fn metrics(args: MetricsArgs, output: Output) -> Outcome {
 struct All<'a> {
     args: &'a MetricsArgs,
     with_points: bool,
+    points_max: usize,
+    series_max: usize,
+    /// Points that are held.
     points: usize,
+    /// Of so many samples of a series one is held.
+    stride: usize,
+    /// Bytes of what tells the series apart.
+    text: usize,
+    /// Whether something was passed over or given up.
+    cut: bool,
     series: BTreeMap<Id, Series>,
 }
 
-impl All<'_> {
-    /// Takes a file, and says whether there is room for another one.
-    fn take(&mut self, node: &NodeId, contents: Contents) -> bool {
+impl<'a> All<'a> {
+    const fn new(args: &'a MetricsArgs, with_points: bool) -> Self {
+        Self {
+            args,
+            with_points,
+            points_max: POINTS_MAX,
+            series_max: SERIES_MAX,
+            points: 0,
+            stride: 1,
+            text: 0,
+            cut: false,
+            series: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a file. Files come in order of time, and the newest says how things are now: what has no room any more is never at its
+    /// cost.
+    fn take(&mut self, node: &NodeId, contents: Contents) {
         for point in contents.points {
             if self.wanted(&point) {
                 self.add(node, point);
             }
         }
-        self.points < POINTS_MAX
+    }
+
+    /// Makes room: of each series the points become half as dense.
+    fn thin(&mut self) {
+        self.stride = self.stride.saturating_mul(2);
+        self.series.values_mut().for_each(Series::thin);
+        self.points = self.series.values().map(|series| series.points.len()).sum();
+        self.cut = true;
     }
 
     fn wanted(&self, point: &Point) -> bool {
@@ -94,7 +168,6 @@ impl All<'_> {
         let at = point.at_us.div_euclid(1000);
         let value = point.value;
         let id = (point.name, node.clone(), point.process, point.labels);
-        self.points += 1;
         if let Some(series) = self.series.get_mut(&id) {
             if let Some(increase) = &mut series.increase {
                 // Less than before: it began anew.
@@ -104,23 +177,43 @@ impl All<'_> {
             series.min = series.min.min(value);
             series.max = series.max.max(value);
             if self.with_points {
-                series.points.push((at, value));
+                self.points += series.hold((at, value), self.stride);
             }
-            return;
+        } else {
+            let labels: usize = id.3.iter().map(|(name, value)| name.len() + value.len()).sum();
+            let text = id.0.len() + id.2.len() + labels;
+            if self.series.len() >= self.series_max || self.text.saturating_add(text) > TEXT_BYTES_MAX {
+                self.cut = true;
+                return;
+            }
+            self.text += text;
+            let mut series = first(&id, point.kind, value);
+            if self.with_points {
+                self.points += series.hold((at, value), self.stride);
+            }
+            self.series.insert(id, series);
         }
-        let series = Series {
-            node: node.clone(),
-            process: id.2.clone(),
-            name: id.0.clone(),
-            increase: matches!(point.kind.as_str(), "counter" | "histogram").then_some(0.0),
-            kind: point.kind,
-            labels: id.3.iter().cloned().collect(),
-            last: value,
-            min: value,
-            max: value,
-            points: if self.with_points { vec![(at, value)] } else { Vec::new() },
-        };
-        self.series.insert(id, series);
+        if self.points > self.points_max {
+            self.thin();
+        }
+    }
+}
+
+/// A series of which this is the first value.
+fn first(id: &Id, kind: String, value: f64) -> Series {
+    let (name, node, process, labels) = id;
+    Series {
+        node: node.clone(),
+        process: process.clone(),
+        name: name.clone(),
+        increase: matches!(kind.as_str(), "counter" | "histogram").then_some(0.0),
+        kind,
+        labels: labels.iter().cloned().collect(),
+        last: value,
+        min: value,
+        max: value,
+        points: Vec::new(),
+        seen: 0,
     }
 }
 
@@ -188,7 +281,47 @@ mod tests {
     }
 
     fn all(args: &MetricsArgs) -> All<'_> {
-        All { args, with_points: false, points: 0, series: BTreeMap::new() }
+        All::new(args, false)
+    }
+
+    /// A thousand minutes of a counter that grows by one.
+    fn a_thousand_minutes(all: &mut All<'_>) {
+        let node: NodeId = "a".parse().unwrap();
+        for minute in 0..1000 {
+            all.take(&node, file(minute, &[("scafo_requests_total", "counter", &[], minute as f64)]));
+        }
+    }
+
+    #[test]
+    fn the_newest_file_counts_however_many_samples_came_before() {
+        let args = args("scafo metrics");
+        let mut all = All { points_max: 10, ..all(&args) };
+        a_thousand_minutes(&mut all);
+        let series = all.series.values().next().unwrap();
+        assert_eq!((series.last, series.increase, series.points.len(), all.cut), (999.0, Some(999.0), 0, false));
+    }
+
+    #[test]
+    fn points_beyond_their_bound_are_thinned_over_the_whole_time_and_the_newest_stays() {
+        let args = args("scafo metrics");
+        let mut all = All { points_max: 10, with_points: true, ..all(&args) };
+        a_thousand_minutes(&mut all);
+        let series = all.series.values().next().unwrap();
+        let minutes: Vec<i64> = series.points.iter().map(|(at, _)| at / 60_000).collect();
+        assert_eq!(minutes, [0, 128, 256, 384, 512, 640, 768, 896, 999]);
+        assert_eq!((series.last, series.increase, all.points, all.cut), (999.0, Some(999.0), 9, true));
+    }
+
+    #[test]
+    fn series_beyond_their_bound_are_passed_over_and_those_that_are_there_go_on() {
+        let args = args("scafo metrics");
+        let mut all = All { series_max: 2, ..all(&args) };
+        let node: NodeId = "a".parse().unwrap();
+        for (minute, name) in [(0, "b"), (0, "c"), (0, "a"), (1, "d"), (1, "c")] {
+            all.take(&node, file(minute, &[(name, "gauge", &[], minute as f64)]));
+        }
+        let told: Vec<(&str, f64)> = all.series.values().map(|series| (series.name.as_str(), series.last)).collect();
+        assert_eq!((told, all.cut), (vec![("b", 0.0), ("c", 1.0)], true));
     }
 
     #[test]
@@ -241,7 +374,7 @@ vps-a  scafo_seen_timestamp_seconds                        2026-03-31T23:33:20.0
         ] {
             let args = args(line);
             let mut all = all(&args);
-            assert!(all.take(&node, contents.clone()));
+            all.take(&node, contents.clone());
             assert_eq!(all.series.len(), count, "{line}");
         }
     }
