@@ -1,7 +1,8 @@
 //! Finding observations again: which files there are, which of them are read, and what they say.
 //!
-//! Everything is bounded: listings by their pages, files by their number and length, requests by how many are under way. A week of
-//! a large fleet is never read whole by accident, and whoever asks is told what was left out.
+//! Everything is bounded: listings by their keys and pages, files by their number and length, requests by how many are under way. A
+//! week of a large fleet is never read whole by accident, and whoever asks is told what was left out. Where something has to be, it is
+//! the oldest.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +14,19 @@ use futures_util::{StreamExt as _, stream};
 use scafo_core::key::prefix::OBSERVE;
 use scafo_core::observation::ObservationKey;
 use scafo_core::{NodeId, Problem, ProblemCode, Timestamp};
-use scafo_store::{Bucket, Error, ListRequest};
+use scafo_store::{Bucket, Error, ListRequest, PAGE_KEYS_MAX};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::file::{FILE_BYTES_MAX, decode};
 use super::rows::Contents;
 
-/// Files that one look knows of: a day of thirty nodes.
+/// Files that one look knows of: a day of thirty nodes. Nodes share them evenly.
 pub const KEYS_MAX: usize = 50_000;
-/// Pages of one look, foreign objects included: they are passed over, and a bucket full of them keeps nobody long.
-const PAGES_MAX: usize = 200;
+/// Nodes that one look knows of, the first by name.
+pub const NODES_MAX: usize = 2000;
+/// How often a node is listed anew from a later time, when its files since then are more than its share.
+const TRIES_MAX: u32 = 12;
 /// Foreign keys that are named.
 const ODD_MAX: usize = 100;
 /// Requests under way at once.
@@ -44,8 +47,11 @@ pub struct Found {
     pub keys: Vec<ObservationKey>,
     /// Keys among them that name no observation, and why; the first of them.
     pub odd: Vec<(String, String)>,
-    /// Whether there is more than a look may know of.
+    /// Whether there is more than a look may know of; what is missing is older than what was found of its node.
     pub cut: bool,
+    /// Nodes that were not looked at.
+    #[serde(default)]
+    pub nodes_left_out: usize,
 }
 
 /// Where observations are read from.
@@ -79,13 +85,25 @@ impl Source for InBucket {
         );
         let of = |prefix: &String| prefix.strip_prefix(OBSERVE)?.strip_suffix('/')?.parse::<NodeId>().ok();
         let asked = |found: &NodeId| node.is_none_or(|node| node == found);
-        let nodes: Vec<NodeId> = nodes.prefixes.iter().filter_map(of).filter(asked).collect();
-        let mut look = Look { since, found: Found::default(), pages: 0 };
-        for node in &nodes {
-            look.at(&*self.0, node).await?;
+        let mut nodes: Vec<NodeId> = nodes.prefixes.iter().filter_map(of).filter(asked).collect();
+        let nodes_left_out = nodes.len().saturating_sub(NODES_MAX);
+        nodes.truncate(NODES_MAX);
+        let share = KEYS_MAX / nodes.len().max(1);
+        let look = |node: NodeId| {
+            let bucket = &*self.0;
+            async move { Look::new(bucket, node, share).newest(since, now).await }
+        };
+        let mut looks = stream::iter(nodes).map(look).buffered(AT_ONCE);
+        let mut found = Found { nodes_left_out, ..Found::default() };
+        while let Some(of_node) = looks.next().await {
+            let of_node = of_node?;
+            found.keys.extend(of_node.keys);
+            found.odd.extend(of_node.odd);
+            found.odd.truncate(ODD_MAX);
+            found.cut |= of_node.cut;
         }
-        look.found.keys.sort();
-        Ok(look.found)
+        found.keys.sort();
+        Ok(found)
     }
 
     async fn get(&self, key: &ObservationKey) -> Result<Option<Bytes>, Problem> {
@@ -119,44 +137,97 @@ async fn patiently<T, F: Future<Output = Result<T, Error>>>(read: impl Fn() -> F
     }
 }
 
-struct Look {
-    since: Timestamp,
-    found: Found,
+/// The look at one node.
+struct Look<'a> {
+    bucket: &'a dyn Bucket,
+    node: NodeId,
+    /// Files that it may know of.
+    share: usize,
+    /// Pages that it may still ask for.
     pages: usize,
 }
 
-impl Look {
-    /// Keys sort by time, so that a listing begins where the time does: a page for each thousand files.
-    async fn at(&mut self, bucket: &dyn Bucket, node: &NodeId) -> Result<(), Problem> {
-        let prefix = ObservationKey::of_node(node);
-        let behind = ObservationKey::behind(node, self.since);
-        let mut token = None;
+impl<'a> Look<'a> {
+    fn new(bucket: &'a dyn Bucket, node: NodeId, share: usize) -> Self {
+        // What its share takes, six times: the listings that are given up, and objects that are none of ours.
+        let pages = 6 * share.div_ceil(usize::from(PAGE_KEYS_MAX)) + TRIES_MAX as usize;
+        Self { bucket, node, share, pages }
+    }
+
+    /// The files since then; when they are more than the share, the newest of them.
+    async fn newest(mut self, since: Timestamp, now: Timestamp) -> Result<Found, Problem> {
+        let mut from = since;
+        let mut tries = 0;
+        let mut cut = false;
         loop {
-            if self.found.keys.len() >= KEYS_MAX || self.pages >= PAGES_MAX {
-                self.found.cut = true;
-                return Ok(());
+            let Listed { keys, odd, more } = self.list(from).await?;
+            tries += 1;
+            cut |= more;
+            if !more || tries >= TRIES_MAX || self.pages == 0 {
+                return Ok(Found { keys, odd, cut, nodes_left_out: 0 });
             }
-            self.pages += 1;
-            // Where a page ended says it all: the two do not go together.
-            let start_after = token.is_none().then_some(behind.as_str());
-            let request = ListRequest { start_after, token: token.as_ref(), ..ListRequest::of(&prefix) };
-            let page = patiently(|| bucket.list_page(request)).await?;
-            for listed in page.entries {
-                self.take(listed.key);
-            }
-            match page.next {
-                Some(next) => token = Some(next),
-                None => return Ok(()),
-            }
+            from = later(from, keys.last().map(ObservationKey::at), now);
         }
     }
 
-    fn take(&mut self, key: String) {
+    /// Keys sort by time, so that a listing begins where the time does: a page for each thousand files.
+    async fn list(&mut self, from: Timestamp) -> Result<Listed, Problem> {
+        let prefix = ObservationKey::of_node(&self.node);
+        // All stamps of that hour from then on sort behind it.
+        let behind = format!("{}{}", ObservationKey::behind(&self.node, from), from.as_millis().max(0));
+        let mut listed = Listed::default();
+        let mut token = None;
+        while self.pages > 0 {
+            self.pages -= 1;
+            let room = self.share.saturating_add(1).saturating_sub(listed.keys.len());
+            let limit = u16::try_from(room).map_or(PAGE_KEYS_MAX, |room| room.clamp(1, PAGE_KEYS_MAX));
+            // Where a page ended says it all: the two do not go together.
+            let start_after = token.is_none().then_some(behind.as_str());
+            let request = ListRequest { start_after, token: token.as_ref(), limit, ..ListRequest::of(&prefix) };
+            let page = patiently(|| self.bucket.list_page(request)).await?;
+            for entry in page.entries {
+                listed.take(entry.key, from);
+            }
+            if listed.keys.len() > self.share {
+                listed.keys.truncate(self.share);
+                listed.more = true;
+                return Ok(listed);
+            }
+            match page.next {
+                Some(next) => token = Some(next),
+                None => return Ok(listed),
+            }
+        }
+        listed.more = true;
+        Ok(listed)
+    }
+}
+
+/// Where a listing begins next that ended at `end` and not with the newest: so much before now as it came along, less a little, since
+/// files are not written evenly. Half to an eighth of the time before is left, so that a burst long ago does not hide the rest.
+fn later(from: Timestamp, end: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    let whole = now.as_millis().saturating_sub(from.as_millis()).max(0);
+    let came = end.map_or(whole, |end| end.as_millis().saturating_sub(from.as_millis()));
+    let left = (came - came / 16).clamp(whole / 8, whole / 2);
+    Timestamp::from_millis(now.as_millis().saturating_sub(left))
+}
+
+/// What a listing gave.
+#[derive(Default)]
+struct Listed {
+    keys: Vec<ObservationKey>,
+    odd: Vec<(String, String)>,
+    /// Whether it goes on behind.
+    more: bool,
+}
+
+impl Listed {
+    fn take(&mut self, key: String, from: Timestamp) {
         match key.parse::<ObservationKey>() {
-            Ok(key) if key.at() < self.since => {}
-            Ok(key) => self.found.keys.push(key),
-            Err(_) if self.found.odd.len() >= ODD_MAX => {}
-            Err(why) => self.found.odd.push((key, why.to_string())),
+            Ok(key) if key.at() < from => {}
+            Ok(key) => self.keys.push(key),
+            Err(_) if self.odd.len() >= ODD_MAX => {}
+            Err(why) => self.odd.push((key, why.to_string())),
         }
     }
 }
@@ -170,23 +241,35 @@ pub enum Choice {
     Newest,
 }
 
-/// The files to read, oldest first: at most `limit` of them.
+/// What is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// Oldest first.
+    pub keys: Vec<ObservationKey>,
+    /// Nodes of which nothing is read, because the first and the last file of each are more than may be.
+    pub nodes_left_out: usize,
+}
+
+/// The files to read: at most `limit` of them, and one at least if there is one and may be.
 #[must_use]
-pub fn choose(keys: &[ObservationKey], limit: usize, choice: Choice) -> Vec<ObservationKey> {
+pub fn choose(keys: &[ObservationKey], limit: usize, choice: Choice) -> Chosen {
     if keys.len() <= limit {
-        return keys.to_vec();
+        return Chosen { keys: keys.to_vec(), nodes_left_out: 0 };
     }
     match choice {
-        Choice::Newest => keys[keys.len() - limit..].to_vec(),
+        Choice::Newest => Chosen { keys: keys[keys.len() - limit..].to_vec(), nodes_left_out: 0 },
         Choice::Spread => {
             let mut nodes: BTreeMap<&NodeId, Vec<&ObservationKey>> = BTreeMap::new();
             for key in keys {
                 nodes.entry(key.node()).or_default().push(key);
             }
-            let each = limit / nodes.len();
-            let mut chosen: Vec<ObservationKey> = nodes.values().flat_map(|of| spread(of, each)).cloned().collect();
+            // Two of each, or there is nothing to compare; a limit of one is one.
+            let each = (limit / nodes.len()).max(limit.min(2));
+            let fit = limit.checked_div(each).unwrap_or(0);
+            let mut chosen: Vec<ObservationKey> =
+                nodes.values().take(fit).flat_map(|of| spread(of, each)).cloned().collect();
             chosen.sort();
-            chosen
+            Chosen { keys: chosen, nodes_left_out: nodes.len().saturating_sub(fit) }
         }
     }
 }

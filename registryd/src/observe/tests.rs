@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::file::{FileError, decode, decode_within, encode};
 use super::flush::{Desk, Flusher};
 use super::pages::Budget;
-use super::read::{Choice, Found, Got, InBucket, Source as _, choose, read};
+use super::read::{Choice, Chosen, Found, Got, InBucket, Source as _, choose, read};
 use super::rows::{Contents, Labels, Point, Span};
 use crate::figures::Figures;
 use crate::registry::{Clock, TokioClock};
@@ -301,7 +301,7 @@ async fn a_day_out_of_a_week_of_three_nodes_is_found_with_few_requests_and_read_
     assert_eq!((found.keys.len(), found.cut), (3 * 1440, false));
     assert_eq!(found.odd.len(), 1, "a key whose hour is not that of its stamp is refused");
     assert_eq!(listings, 1 + 3 * 2, "the nodes, and a page for each thousand files of each");
-    let chosen = choose(&found.keys, 600, Choice::Spread);
+    let chosen = choose(&found.keys, 600, Choice::Spread).keys;
     let before = memory.requests();
     let mut read_files = 0;
     let mut nodes: BTreeMap<NodeId, (i64, i64)> = BTreeMap::new();
@@ -412,19 +412,63 @@ fn of_too_many_files_the_newest_or_an_even_choice_is_read() {
     let mut keys: Vec<ObservationKey> = (0..100).flat_map(|minute| [key("a", minute), key("b", minute)]).collect();
     keys.push(key("c", 50));
     keys.sort();
-    assert_eq!(choose(&keys, 201, Choice::Spread), keys);
-    let newest = choose(&keys, 4, Choice::Newest);
+    assert_eq!(choose(&keys, 201, Choice::Spread).keys, keys);
+    let newest = choose(&keys, 4, Choice::Newest).keys;
     assert_eq!(newest, [key("a", 98), key("b", 98), key("a", 99), key("b", 99)]);
-    for limit in [1, 2, 3, 4, 7, 50, 150, 200] {
-        let chosen = choose(&keys, limit, Choice::Spread);
+    for limit in [1, 2, 3, 4, 5, 6, 7, 50, 150, 200] {
+        let Chosen { keys: chosen, nodes_left_out } = choose(&keys, limit, Choice::Spread);
         assert!(chosen.len() <= limit && chosen.windows(2).all(|pair| pair[0] < pair[1]), "{limit}: {}", chosen.len());
+        assert!(chosen.contains(&key("a", 99)), "{limit}: something is read, and how it is now: {chosen:?}");
+        let nodes: std::collections::BTreeSet<&NodeId> = chosen.iter().map(ObservationKey::node).collect();
+        assert_eq!((nodes.len(), nodes_left_out), ((limit / 2).clamp(1, 3), 3 - (limit / 2).clamp(1, 3)), "{limit}");
+        if limit >= 2 {
+            assert!(chosen.contains(&key("a", 0)), "{limit}: what it grew from: {chosen:?}");
+        }
         if limit >= 6 {
-            assert!(
-                [key("a", 0), key("a", 99), key("b", 0), key("c", 50)].iter().all(|key| chosen.contains(key)),
-                "{limit}"
-            );
+            assert!([key("b", 0), key("b", 99), key("c", 50)].iter().all(|key| chosen.contains(key)), "{limit}");
         }
     }
-    assert_eq!(choose(&[], 0, Choice::Newest), []);
+    assert_eq!(choose(&keys, 0, Choice::Spread).keys, []);
+    assert_eq!(choose(&[], 0, Choice::Newest).keys, []);
     assert_eq!(Found::default().keys, []);
+}
+
+#[tokio::test]
+async fn of_more_files_than_a_look_knows_each_node_gives_its_newest() {
+    let memory = Arc::new(MemoryBucket::new());
+    memory.set_now(Timestamp::from_millis(NOW));
+    // Each node has 125 of the 50,000. The first wrote more often of late, and the last is within its share.
+    let at = |node: &str, minutes: i64| {
+        ObservationKey::new(node.parse().unwrap(), Timestamp::from_millis(NOW - minutes * MINUTE), 0).unwrap()
+    };
+    let nodes: Vec<String> = (0..400).map(|number| format!("n{number:03}")).collect();
+    for name in &nodes {
+        let old = (100..400).map(|step| step * 10);
+        let minutes: Vec<i64> = match name.as_str() {
+            "n000" => (0..200).chain(old).collect(),
+            "n399" => vec![5000, 10],
+            _ => old.chain([10, 20]).collect(),
+        };
+        for minutes in minutes {
+            memory.put(&at(name, minutes).to_string(), Bytes::new(), PutOptions::default()).await.unwrap();
+        }
+    }
+    let before = memory.requests();
+    let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+    let found = source.find(None, Duration::from_hours(24 * 7)).await.unwrap();
+    let requests = memory.requests() - before;
+    assert!(found.cut && found.keys.len() <= 50_000 && found.nodes_left_out == 0, "{}", found.keys.len());
+    let mut of: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+    for key in &found.keys {
+        of.entry(key.node().as_str()).or_default().push((NOW - key.at().as_millis()) / MINUTE);
+    }
+    assert_eq!(of.len(), 400, "each node is looked at");
+    assert_eq!(of["n399"], [5000, 10]);
+    for (name, minutes) in &of {
+        let newest = if *name == "n000" { 0 } else { 10 };
+        assert_eq!(minutes.last(), Some(&newest), "{name}");
+        assert!(minutes.len() <= 125, "{name}");
+    }
+    println!("400 nodes, {} files: {requests} requests", found.keys.len());
+    assert!(requests < 400 * 6, "{requests}");
 }

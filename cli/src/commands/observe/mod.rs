@@ -14,7 +14,7 @@ use scafo_proto::observe::observations_client::ObservationsClient;
 use scafo_proto::observe::{ListObservationsRequest, MetricsChunk, ReadObservationRequest};
 use scafo_proto::status::to_status;
 use scafo_proto::transport::within;
-use scafo_registryd::observe::read::{Choice, Found, Got, InBucket, Source, choose, read};
+use scafo_registryd::observe::read::{Choice, Chosen, Found, Got, InBucket, Source, choose, read};
 use scafo_registryd::observe::rows::Contents;
 use serde::Serialize;
 use tonic::{Status, Streaming};
@@ -86,6 +86,8 @@ struct Reading {
     of: usize,
     /// Files of those that were not to be read.
     left_out: usize,
+    /// Nodes of which nothing was read, because there are too many.
+    nodes_left_out: usize,
     /// Whether there are more files, or rows in those that were read, than are looked at.
     cut: bool,
     /// Objects that should be observations and are none.
@@ -112,7 +114,8 @@ impl Reading {
         let found = source.find(args.node.as_ref(), args.since).await?;
         let mut reading = Self { of: found.keys.len(), cut: found.cut, ..Self::default() };
         reading.unreadable.extend(found.odd.into_iter().map(|(key, reason)| Unreadable { key, reason }));
-        let mut chosen = choose(&found.keys, args.files, choice);
+        let Chosen { keys: mut chosen, nodes_left_out } = choose(&found.keys, args.files, choice);
+        reading.nodes_left_out = nodes_left_out + found.nodes_left_out;
         if choice == Choice::Newest {
             chosen.reverse();
         }
@@ -151,6 +154,12 @@ impl Reading {
             output.say(&format!(
                 "{} of {} files were left out; read more with --files, or look less far back with --since",
                 self.left_out, self.of
+            ));
+        }
+        if self.nodes_left_out > 0 {
+            output.say(&format!(
+                "{} nodes were left out; name one with --node, or read more with --files",
+                self.nodes_left_out
             ));
         }
         if self.cut {
