@@ -52,7 +52,7 @@ const SPAN: &str = "span";
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 /// Most rows of a file that is read.
 const ROWS_MAX: i64 = 65_536;
-/// Most bytes of its pages, unpacked, and of the texts that are copied out of them. A flush has a fifth of them at most.
+/// Most bytes of its pages, unpacked, and of the texts that are copied out of them. A flush at its bounds has about half of them.
 const DECODED_BYTES_MAX: i64 = 64 << 20;
 /// Most values in its pages, dictionaries and places without a value included. At most some 60 bytes each are held of them. A flush at
 /// its bounds has half a million, and a few for each label.
