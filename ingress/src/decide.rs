@@ -19,8 +19,8 @@ pub(crate) struct Routing {
 /// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Send it to this application, or to the API.
-    Forward(Arc<Target>),
+    /// Send it to this application, or to the API, because the document at this place says so.
+    Forward { fleet: usize, target: Arc<Target> },
     /// A path that is never proxied, on an API host.
     Denied,
     /// No fleet serves that host.
@@ -46,11 +46,6 @@ impl Routing {
         (0..self.fleets.len()).all(|fleet| self.has_heard_from(fleet))
     }
 
-    /// Whether requests may go where only a kept document says.
-    pub(crate) fn is_kept_in_part(&self) -> bool {
-        self.fleets.iter().flatten().any(|table| table.kept)
-    }
-
     /// The same with a new document for one fleet.
     pub(crate) fn with(&self, fleet: usize, table: Arc<Table>) -> Self {
         let mut next = self.clone();
@@ -65,22 +60,23 @@ impl Routing {
     /// that a document can name.
     pub(crate) fn decide(&self, host: Option<&Host>, path: &str) -> Decision {
         let Some(host) = host else { return Decision::Unknown };
-        let held = || self.fleets.iter().flatten();
-        if let Some(decision) = held().find_map(|table| exactly(table, host, path)) {
+        let held = || self.fleets.iter().enumerate().filter_map(|(fleet, table)| Some((fleet, table.as_deref()?)));
+        if let Some(decision) = held().find_map(|(fleet, table)| exactly(fleet, table, host, path)) {
             return decision;
         }
-        let covered = wildcard_key(host.as_str()).and_then(|key| held().find_map(|table| table.route(&key)));
+        let covered = wildcard_key(host.as_str())
+            .and_then(|key| held().find_map(|(fleet, table)| Some((fleet, table.route(&key)?))));
         match covered {
-            Some(target) => Decision::Forward(Arc::clone(target)),
+            Some((fleet, target)) => Decision::Forward { fleet, target: Arc::clone(target) },
             None if self.is_complete() => Decision::Unknown,
             None => Decision::Unavailable,
         }
     }
 }
 
-fn exactly(table: &Table, host: &Host, path: &str) -> Option<Decision> {
+fn exactly(fleet: usize, table: &Table, host: &Host, path: &str) -> Option<Decision> {
     if let Some(target) = table.route(host.as_str()) {
-        return Some(Decision::Forward(Arc::clone(target)));
+        return Some(Decision::Forward { fleet, target: Arc::clone(target) });
     }
     let api = table.api(host.as_str())?;
     if table.kept {
@@ -88,7 +84,7 @@ fn exactly(table: &Table, host: &Host, path: &str) -> Option<Decision> {
         return Some(Decision::Unavailable);
     }
     let denied = is_denied_in_any_spelling(path, table.denied());
-    Some(if denied { Decision::Denied } else { Decision::Forward(Arc::clone(api)) })
+    Some(if denied { Decision::Denied } else { Decision::Forward { fleet, target: Arc::clone(api) } })
 }
 
 #[cfg(test)]
@@ -116,7 +112,7 @@ mod tests {
     fn check(routing: &Routing, rows: &[(&str, &str, &str)]) {
         for (host, path, expected) in rows {
             let got = match routing.decide(Host::parse(host).as_ref(), path) {
-                Decision::Forward(target) => target.name.clone(),
+                Decision::Forward { target, .. } => target.name.clone(),
                 other => format!("{other:?}"),
             };
             assert_eq!(got, *expected, "{host} {path}");
@@ -175,7 +171,12 @@ mod tests {
             table(&[("*.x.example", "first")], false),
             table(&[("a.x.example", "second"), ("*.x.example", "third")], false),
         ];
-        check(&Routing { fleets }, &[("a.x.example", "/", "second"), ("b.x.example", "/", "first")]);
+        let routing = Routing { fleets };
+        check(&routing, &[("a.x.example", "/", "second"), ("b.x.example", "/", "first")]);
+        for (host, expected) in [("a.x.example", 1), ("b.x.example", 0)] {
+            let decision = routing.decide(Host::parse(host).as_ref(), "/");
+            assert!(matches!(decision, Decision::Forward { fleet, .. } if fleet == expected), "{host}: {decision:?}");
+        }
     }
 
     proptest! {
@@ -191,7 +192,7 @@ mod tests {
             let wildcard = plain.split_once('.').map(|(_, base)| format!("*.{base}"));
             let known = keys.contains(&plain) || wildcard.is_some_and(|key| keys.contains(&key));
             let decision = fleet.decide(Host::parse(&asked).as_ref(), "/");
-            prop_assert_eq!(matches!(decision, Decision::Forward(_)), known);
+            prop_assert_eq!(matches!(decision, Decision::Forward { .. }), known);
         }
     }
 
@@ -215,10 +216,10 @@ mod tests {
                 ("*.example", "/", "Unknown"),
             ],
         );
-        assert!(routing.is_kept_in_part() && !routing.has_heard_from(0) && !routing.is_complete());
+        assert!(!routing.has_heard_from(0) && !routing.is_complete());
         kept.kept = false;
         let heard = routing.with(0, Arc::new(kept));
         check(&heard, &[("dev.example", "/v1/applications", "api"), ("other.test", "/", "Unknown")]);
-        assert!(!heard.is_kept_in_part() && heard.is_complete());
+        assert!(heard.is_complete());
     }
 }

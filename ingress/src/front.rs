@@ -38,7 +38,7 @@ impl Origin {
     }
 }
 
-/// How many upstreams one request is offered to at most. 3, as many as the Traefik rendering asks for; with the connect
+/// How many upstreams one request is offered to at most, on the word of one document. 3, as many as the Traefik rendering asks for; with the connect
 /// deadline of 3 s the client has its answer within 9 s, and the marks spare the next one the dead ones.
 const MOST_ATTEMPTS: usize = 3;
 
@@ -88,8 +88,8 @@ impl Front {
         let path = outbound.uri().path();
         let wants_health = path == HEALTH_PATH && origin.is_here;
         let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
-        let target = match decision {
-            Decision::Forward(target) => target,
+        let (fleet, target) = match decision {
+            Decision::Forward { fleet, target } => (fleet, target),
             Decision::Unknown | Decision::Unavailable if wants_health => return health_of(&routing),
             Decision::Denied => return Refusal::Denied.response(),
             Decision::Unknown => return Refusal::UnknownHost.response(),
@@ -98,22 +98,30 @@ impl Front {
         forwarded::set(outbound.headers_mut(), origin.peer, version);
         match self.forward(&target, outbound).await {
             Ok(response) => response,
-            Err(Unserved { unsent: Some(outbound), .. }) if routing.is_kept_in_part() => {
-                self.forward_once_heard(host.as_ref(), outbound).await
+            Err(Unserved { unsent: Some(outbound), refusal }) if !routing.has_heard_from(fleet) => {
+                let tried = Tried { fleet, target, refusal };
+                self.forward_once_heard(host.as_ref(), tried, outbound).await
             }
             Err(Unserved { refusal, .. }) => refusal.response(),
         }
     }
 
-    /// What a kept document named did not take the request: what it knows may be old, so what the nodes say now decides.
-    async fn forward_once_heard(&self, host: Option<&Host>, outbound: Outbound<Incoming>) -> Response<Answer> {
+    /// What a kept document named did not take the request: what it knows may be old, so what its node says now decides.
+    /// Nothing is offered twice on the word of the same document.
+    async fn forward_once_heard(
+        &self,
+        host: Option<&Host>,
+        tried: Tried,
+        outbound: Outbound<Incoming>,
+    ) -> Response<Answer> {
         let mut routing = self.routing.clone();
-        let heard = routing.wait_for(|routing| !routing.is_kept_in_part());
+        let heard = routing.wait_for(|routing| routing.has_heard_from(tried.fleet));
         // Late, or the polls have ended: what is known now has to do.
         drop(timeout_at(self.first_documents_by, heard).await);
         let held = Arc::clone(&self.routing.borrow());
         let refusal = match held.decide(host, outbound.uri().path()) {
-            Decision::Forward(target) => match self.forward(&target, outbound).await {
+            Decision::Forward { target, .. } if Arc::ptr_eq(&target, &tried.target) => tried.refusal,
+            Decision::Forward { target, .. } => match self.forward(&target, outbound).await {
                 Ok(response) => return response,
                 Err(unserved) => unserved.refusal,
             },
@@ -169,6 +177,15 @@ impl Front {
         }
         Err(Unserved { refusal: Refusal::NoUpstream, unsent: Some(outbound) })
     }
+}
+
+/// What a request was offered to in vain.
+struct Tried {
+    /// Whose document named it.
+    fleet: usize,
+    /// Each document has targets of its own, so that the same one is the word of the same document.
+    target: Arc<Target>,
+    refusal: Refusal,
 }
 
 /// No upstream answered.

@@ -1,10 +1,17 @@
 //! What an ingress does that was started again, before its node has answered.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use http::StatusCode;
 
-use super::stage::{Ingress, Node, PATIENCE, Reply, application, document, eventually};
+use super::stage::{Ingress, Node, PATIENCE, Reply, application, breaks, document, eventually};
 
 const HEALTH: &str = "/.well-known/scafo-ingress/health";
 
@@ -58,6 +65,35 @@ async fn a_request_that_a_kept_document_leads_nowhere_waits_for_what_the_node_sa
     };
     let (answer, ()) = tokio::join!(asking, starting);
     assert_eq!(answer, (StatusCode::OK, "after GET / ".to_owned()));
+}
+
+#[tokio::test]
+async fn a_request_is_offered_once_to_what_a_kept_document_names_while_its_node_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = Arc::<AtomicUsize>::default();
+    let broken = breaks(Arc::clone(&taken)).await;
+    let node = Node::with(&document(&[("shop.example", &[&broken])])).await;
+    once(dir.path(), &node, "shop.example").await;
+    node.reply(Reply::Problem(503));
+    let ingress = Ingress::keeping(Some(dir.path()), &[&node], PATIENCE, Duration::ZERO).await;
+    taken.store(0, Ordering::SeqCst);
+    assert_eq!(ingress.get("shop.example", "/").await.0, StatusCode::BAD_GATEWAY);
+    assert_eq!(taken.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_fleet_that_was_heard_waits_for_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = Arc::<AtomicUsize>::default();
+    let (broken, blog) = (breaks(Arc::clone(&taken)).await, application("blog").await);
+    let silent = Node::with(&document(&[("blog.example", &[&blog])])).await;
+    once(dir.path(), &silent, "blog.example").await;
+    silent.reply(Reply::Problem(503));
+    let node = Node::with(&document(&[("shop.example", &[&broken])])).await;
+    let ingress = Ingress::keeping(Some(dir.path()), &[&node, &silent], PATIENCE, 2 * PATIENCE).await;
+    let answer = tokio::time::timeout(PATIENCE, ingress.get("shop.example", "/")).await;
+    assert_eq!(answer.expect("no wait for the other fleet").0, StatusCode::BAD_GATEWAY);
+    assert_eq!(taken.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
