@@ -1,6 +1,6 @@
 //! Where a request goes. Pure: documents, host and path in, a decision out.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use scafo_core::routing::wildcard_key;
 
@@ -38,7 +38,7 @@ impl Routing {
 
     /// Whether a node of that fleet has said what is in force. There is no other fleet to wait for than those configured.
     pub(crate) fn has_heard_from(&self, fleet: usize) -> bool {
-        self.fleets.get(fleet).is_none_or(|held| held.as_ref().is_some_and(|table| !table.kept))
+        self.fleets.get(fleet).is_none_or(|held| held.as_ref().is_some_and(|table| table.kept_until.is_none()))
     }
 
     /// Whether every fleet has been heard from.
@@ -53,6 +53,19 @@ impl Routing {
             *place = Some(table);
         }
         next
+    }
+
+    /// Until when the place of that fleet holds a kept document, on the clock of the boot; `None` if it does not.
+    pub(crate) fn kept_until(&self, fleet: usize) -> Option<Duration> {
+        self.fleets.get(fleet)?.as_ref()?.kept_until
+    }
+
+    /// The same without what was kept of that fleet, if its time is over at `now`; else `None`.
+    pub(crate) fn without_old(&self, fleet: usize, now: Duration) -> Option<Self> {
+        self.kept_until(fleet).filter(|until| *until <= now)?;
+        let mut next = self.clone();
+        *next.fleets.get_mut(fleet)? = None;
+        Some(next)
     }
 
     /// Looks a request up: the host exactly in each fleet, in order, then once with its first label as the wildcard.
@@ -79,7 +92,7 @@ fn exactly(fleet: usize, table: &Table, host: &Host, path: &str) -> Option<Decis
         return Some(Decision::Forward { fleet, target: Arc::clone(target) });
     }
     let api = table.api(host.as_str())?;
-    if table.kept {
+    if table.kept_until.is_some() {
         // What goes to an API carries tokens. Unlike the ports of applications, nobody promises whose its port is now.
         return Some(Decision::Unavailable);
     }
@@ -92,6 +105,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
 
     /// One route per `host=application`; the API on `dev.example` and `apex.example` if asked for.
     fn table(routes: &[(&str, &str)], api: bool) -> Option<Arc<Table>> {
@@ -204,7 +219,8 @@ mod tests {
 
     #[test]
     fn a_kept_document_routes_to_what_it_names_and_settles_nothing_else() {
-        let mut kept = Table::clone(&table(&[("a.example", "a"), ("*.example", "wild")], true).unwrap()).into_kept();
+        let mut kept =
+            Table::clone(&table(&[("a.example", "a"), ("*.example", "wild")], true).unwrap()).into_kept(HOUR);
         let routing = Routing::silent(1).with(0, Arc::new(kept.clone()));
         check(
             &routing,
@@ -217,9 +233,21 @@ mod tests {
             ],
         );
         assert!(!routing.has_heard_from(0) && !routing.is_complete());
-        kept.kept = false;
+        kept.kept_until = None;
         let heard = routing.with(0, Arc::new(kept));
         check(&heard, &[("dev.example", "/v1/applications", "api"), ("other.test", "/", "Unknown")]);
         assert!(heard.is_complete());
+    }
+
+    #[test]
+    fn a_kept_document_has_an_end_and_one_that_a_node_gave_has_none() {
+        let given = table(&[("a.example", "a")], false).unwrap();
+        let kept = Arc::new(Table::clone(&given).into_kept(HOUR));
+        let routing = Routing::silent(2).with(0, Arc::clone(&kept)).with(1, given);
+        assert!(routing.without_old(0, HOUR - Duration::from_millis(1)).is_none());
+        let over = routing.without_old(0, HOUR).unwrap();
+        assert!(over.fleets[0].is_none() && over.fleets[1].is_some());
+        assert!(routing.without_old(1, 2 * HOUR).is_none() && routing.without_old(2, 2 * HOUR).is_none());
+        assert!(over.without_old(0, 2 * HOUR).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! From the bytes of a routing document to a table that requests can be looked up in.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use scafo_core::routing::{self, FleetRouting};
 use scafo_proxy::Upstream;
@@ -27,8 +27,9 @@ pub(crate) struct Table {
     denied: Vec<String>,
     /// Addresses that cannot be dialled, left out one by one.
     pub(crate) skipped: usize,
-    /// It was on disk, and no node has said since this process started that it is in force.
-    pub(crate) kept: bool,
+    /// It was on disk, and no node has said since this process started that it is in force: until then, on the clock of the boot, it
+    /// may be routed by.
+    pub(crate) kept_until: Option<Duration>,
 }
 
 /// The bytes are no document that this build may route by.
@@ -49,9 +50,9 @@ impl Table {
         Ok(Self::from(serde_json::from_slice::<FleetRouting>(bytes)?))
     }
 
-    /// The same as one that was on disk.
-    pub(crate) fn into_kept(self) -> Self {
-        Self { kept: true, ..self }
+    /// The same as one that was on disk, good until then on the clock of the boot.
+    pub(crate) fn into_kept(self, until: Duration) -> Self {
+        Self { kept_until: Some(until), ..self }
     }
 
     /// The host as it is written.

@@ -3,8 +3,9 @@
 //!
 //! What is kept true:
 //!
-//! - A file is taken only by the fleet that it was written for, within the same boot of the machine, and for [`FOR`] after a node
-//!   last confirmed it. The time of day has no part in that. It is read as strictly as what comes from a node.
+//! - A file is taken only by the fleet that it was written for, within the same boot of the machine, and is routed by for [`FOR`] after
+//!   a node last confirmed it, however late in that time the ingress began. The time of day has no part in that. It is read as strictly
+//!   as what comes from a node.
 //! - Nothing depends on a file: whatever is wrong with one, the ingress goes on as without it.
 //!
 //! A boot is the limit because no process that a document of this machine names outlives it, and because files need not be forced
@@ -23,8 +24,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::document::{LARGEST_DOCUMENT, Refused, Table};
 
-/// How long a document is good for after a node last confirmed it. A node gives a pair of ports to another application only when
-/// it was unused for a day, so within an hour none of the addresses leads to somebody else.
+/// How long a document is good for after a node last confirmed it. The node reserves a pair of ports of its book for their application
+/// for a day after their last use, so that within an hour they lead to nobody else. A host may change hands sooner: a custom domain
+/// that did while ingress and node were away leads to its former holder, for this time at most.
 pub(crate) const FOR: Duration = Duration::from_secs(3600);
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -118,7 +120,7 @@ impl Kept {
         if document.len() > LARGEST_DOCUMENT {
             return Err(Unusable::Damaged);
         }
-        Ok(Some((Table::parse(document)?.into_kept(), age)))
+        Ok(Some((Table::parse(document)?.into_kept(head.confirmed + FOR), age)))
     }
 
     /// Replaces what is kept of this fleet, whole or not at all.

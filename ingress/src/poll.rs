@@ -37,6 +37,9 @@ const LARGEST_PROBLEM: usize = 64 * 1024;
 /// within seconds, so asking twice a second is worth it.
 const LONGEST_FIRST_PAUSE: Duration = Duration::from_millis(500);
 
+/// How often the clock of the boot is looked at: unlike a timer it goes on while the machine sleeps.
+const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
+
 /// What keeps a poll from bringing a document.
 #[derive(Debug, thiserror::Error)]
 enum PollError {
@@ -96,8 +99,14 @@ impl Poller {
         Self { desk, ..self }
     }
 
-    /// Polls for ever. May be dropped at any time: a document takes over in one step.
-    pub(crate) async fn run(mut self) {
+    /// Polls for ever, and lets go of what was kept when its time is over. May be dropped at any time: a document takes over in
+    /// one step.
+    pub(crate) async fn run(self) {
+        let (fleet, node, routing) = (self.fleet, self.source.to_string(), self.routing.clone());
+        tokio::join!(let_go(fleet, &node, &routing), self.poll_on());
+    }
+
+    async fn poll_on(mut self) {
         loop {
             let asked = Boot::uptime();
             let outcome = self.poll().await;
@@ -177,6 +186,27 @@ impl Poller {
             headers.insert(IF_NONE_MATCH, tag.clone());
         }
         Outbound::new(request).map_err(|error| PollError::Unreachable(Box::new(error)))
+    }
+}
+
+/// Empties the place of a fleet when what was kept of it is no longer good. Ends when nothing kept is there any more.
+async fn let_go(fleet: usize, node: &str, routing: &watch::Sender<Arc<Routing>>) {
+    loop {
+        let Some(until) = routing.borrow().kept_until(fleet) else { return };
+        let now = Boot::uptime();
+        // A document that came this very moment stays.
+        let over = routing.send_if_modified(|routing| {
+            let next = routing.without_old(fleet, now).map(Arc::new);
+            next.map(|next| *routing = next).is_some()
+        });
+        if over {
+            tracing::warn!(
+                node,
+                "no node confirmed the kept routing document for too long, it is not routed by any more"
+            );
+            return;
+        }
+        sleep(until.saturating_sub(now).min(LOOK_AT_CLOCK)).await;
     }
 }
 

@@ -10,6 +10,9 @@ use std::{
 };
 
 use http::StatusCode;
+use tokio::{sync::watch, time::timeout};
+
+use crate::{decide::Routing, document::Table, kept::Boot, poll::Poller};
 
 use super::stage::{Ingress, Node, PATIENCE, Reply, application, breaks, document, eventually};
 
@@ -91,9 +94,32 @@ async fn a_fleet_that_was_heard_waits_for_no_other() {
     silent.reply(Reply::Problem(503));
     let node = Node::with(&document(&[("shop.example", &[&broken])])).await;
     let ingress = Ingress::keeping(Some(dir.path()), &[&node, &silent], PATIENCE, 2 * PATIENCE).await;
-    let answer = tokio::time::timeout(PATIENCE, ingress.get("shop.example", "/")).await;
+    let answer = timeout(PATIENCE, ingress.get("shop.example", "/")).await;
     assert_eq!(answer.expect("no wait for the other fleet").0, StatusCode::BAD_GATEWAY);
     assert_eq!(taken.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_kept_document_whose_time_is_over_is_let_go_of_although_its_node_says_nothing() {
+    let node = Node::new(Reply::Problem(503)).await;
+    let text = document(&[("shop.example", &[])]).to_string();
+    for (until, stays) in [(Duration::ZERO, false), (Boot::uptime() + 3 * PATIENCE, true)] {
+        let table = Table::parse(text.as_bytes()).unwrap().into_kept(until);
+        let (routing, mut seen) = watch::channel(Arc::new(Routing::silent(1).with(0, Arc::new(table))));
+        let polling = Poller::new(0, node.source(), Duration::from_millis(50), routing).run();
+        let looking = async {
+            node.polled().await;
+            if !stays {
+                let empty = seen.wait_for(|routing| routing.fleets[0].is_none());
+                timeout(PATIENCE, empty).await.unwrap().unwrap();
+            }
+            assert_eq!(seen.borrow().fleets[0].is_some(), stays);
+        };
+        tokio::select! {
+            () = polling => panic!("polls end"),
+            () = looking => {}
+        }
+    }
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use crate::{
-    config::Config,
+    config::{Config, Source},
     run::{EndedByItself, run},
 };
 
@@ -170,6 +170,16 @@ impl Node {
         Self::new(Reply::Document(document.to_string())).await
     }
 
+    /// What an ingress is told of it.
+    pub(super) fn source(&self) -> Source {
+        let settings = IngressdSettings { nodes: vec![self.told()], poll_interval: Millis(50), dir: None };
+        Config::new(&settings, Duration::ZERO).unwrap().sources.remove(0)
+    }
+
+    fn told(&self) -> IngressSource {
+        IngressSource { url: format!("http://{}", self.server.address), token: Secret::new("token"), fleet: None }
+    }
+
     pub(super) fn reply(&self, reply: Reply) {
         *self.reply.lock().unwrap() = reply;
     }
@@ -241,13 +251,8 @@ impl Ingress {
 
     /// The same, which keeps documents in `dir`.
     pub(super) async fn keeping(dir: Option<&Path>, nodes: &[&Node], grace: Duration, first_wait: Duration) -> Self {
-        let nodes = nodes.iter().map(|node| IngressSource {
-            url: format!("http://{}", node.server.address),
-            token: Secret::new("token"),
-            fleet: None,
-        });
-        let settings =
-            IngressdSettings { nodes: nodes.collect(), poll_interval: Millis(50), dir: dir.map(Path::to_owned) };
+        let nodes = nodes.iter().map(|node| node.told()).collect();
+        let settings = IngressdSettings { nodes, poll_interval: Millis(50), dir: dir.map(Path::to_owned) };
         let config = Config { first_wait, ..Config::new(&settings, grace).unwrap() };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
