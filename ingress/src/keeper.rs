@@ -7,7 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout_at},
+};
 
 use crate::kept::{Boot, Kept};
 
@@ -17,6 +20,9 @@ const LAG: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(10);
 /// Pause after a write, for each MiB begun: a fleet in which much moves costs the disk no more than 1 MiB/s.
 const PAUSE_PER_MIB: Duration = Duration::from_secs(1);
+/// Longest pause for which a file may stay that does not hold the document in force: a document that takes over every few seconds
+/// shall not keep its file from being there.
+const LONGEST_STALE: Duration = Duration::from_secs(10);
 
 /// Where a poller leaves what it learned. Never waits.
 #[derive(Debug, Default)]
@@ -51,6 +57,14 @@ impl Desk {
         (mem::take(&mut news.document), news.confirmed)
     }
 
+    /// Resolves when there is a document to take. The bell rings again for whoever waits next.
+    async fn document(&self) {
+        while self.news().document.is_none() {
+            self.bell.notified().await;
+        }
+        self.bell.notify_one();
+    }
+
     fn news(&self) -> MutexGuard<'_, News> {
         // No section can leave it half changed.
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
@@ -68,7 +82,8 @@ enum Due {
 /// What is known of the file of one fleet.
 #[derive(Debug, Default)]
 struct Disk {
-    /// The document in force, as long as it is not in the file. What is in the file instead is not confirmed any more.
+    /// The document in force, as long as it is not in the file. What is in the file instead is not confirmed any more, and is removed
+    /// when writing this one fails.
     unwritten: Option<Bytes>,
     /// What the file says, if it holds the document in force.
     confirmed: Option<Duration>,
@@ -121,8 +136,20 @@ impl Keeper {
                     self.store(document, confirmed).await
                 }
             };
-            sleep(pause).await;
+            self.rest(pause).await;
         }
+    }
+
+    /// Gives the disk its pause. Where that is long, what is replaced meanwhile goes at once; that takes no writing.
+    async fn rest(&mut self, pause: Duration) {
+        let end = Instant::now() + pause;
+        if pause > LONGEST_STALE && timeout_at(end, self.desk.document()).await.is_ok() {
+            let (kept, fleet) = (self.kept.clone(), self.fleet.clone());
+            // Nothing but the removal can fail in it, and that is in the log.
+            drop(tokio::task::spawn_blocking(move || kept.forget(&fleet)).await);
+            self.disk.confirmed = None;
+        }
+        sleep_until(end).await;
     }
 
     /// Writes the document, or only the time of a confirmation. Gives the pause that the disk has earned.
@@ -151,6 +178,38 @@ impl Keeper {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DOCUMENT: &[u8] = br#"{"v":1,"routes":[]}"#;
+
+    fn keeper(dir: &tempfile::TempDir) -> Keeper {
+        let kept = Kept::open(&dir.path().join("kept"), Boot::named(&"a".repeat(36)).unwrap()).unwrap();
+        Keeper::new(kept, "fleet".to_owned(), Arc::default())
+    }
+
+    fn is_kept(keeper: &Keeper, at: Duration) -> bool {
+        keeper.kept.read("fleet", at).unwrap().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_replaced_during_a_long_pause_goes_and_during_a_short_one_stays() {
+        let (dir, at) = (tempfile::tempdir().unwrap(), Duration::from_secs(100));
+        let mut keeper = keeper(&dir);
+        for (pause, news, left) in [
+            (LONGEST_STALE, true, true),
+            (LONGEST_STALE + Duration::from_secs(1), false, true),
+            (LONGEST_STALE + Duration::from_secs(1), true, false),
+        ] {
+            keeper.store(Some(Bytes::from_static(DOCUMENT)), at).await;
+            drop(keeper.desk.take());
+            keeper.desk.confirmed(at);
+            if news {
+                keeper.desk.fresh(Bytes::from_static(DOCUMENT), at);
+            }
+            keeper.rest(pause).await;
+            assert_eq!(is_kept(&keeper, at), left, "{pause:?}, {news}");
+        }
+        assert!(keeper.desk.take().0.is_some(), "it is written after the pause");
+    }
 
     #[test]
     fn a_document_is_written_once_and_confirmed_once_a_minute() {

@@ -126,7 +126,7 @@ impl Kept {
     /// Replaces what is kept of this fleet, whole or not at all.
     ///
     /// # Errors
-    /// When it cannot be written; what was there before still is.
+    /// When it cannot be written. What was there before goes: it is known to be replaced.
     pub(crate) fn write(&self, fleet: &str, document: &[u8], confirmed: Duration) -> io::Result<()> {
         let path = self.path(fleet);
         let beside = path.with_extension("new");
@@ -141,8 +141,17 @@ impl Kept {
         if written.is_err() {
             // It takes space that is wanted elsewhere; the next write tries again.
             drop(fs::remove_file(&beside));
+            self.forget(fleet);
         }
         written
+    }
+
+    /// Removes what is kept of this fleet, so that no ingress begins with what this one knows to be replaced.
+    pub(crate) fn forget(&self, fleet: &str) {
+        let path = self.path(fleet);
+        if let Err(error) = remove(&path) {
+            tracing::warn!(path = %path.display(), %error, "a routing document that was replaced cannot be removed");
+        }
     }
 
     /// Notes that a node said again that this is its document. Takes no space.
@@ -289,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_fails_leaves_what_was_kept_before() {
+    fn a_write_that_fails_leaves_nothing_of_what_was_kept_before() {
         let (_dir, kept) = kept();
         kept.write("fleet", DOCUMENT.as_bytes(), NOW).unwrap();
         // A directory in the way of the new file.
         fs::create_dir(kept.path("fleet").with_extension("new")).unwrap();
         assert!(kept.write("fleet", b"{}", NOW).is_err());
-        assert!(matches!(hosts(&kept, "fleet", NOW), Ok(Some(1))));
+        assert!(matches!(hosts(&kept, "fleet", NOW), Ok(None)));
     }
 
     #[test]
