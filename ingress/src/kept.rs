@@ -12,14 +12,18 @@
 //! to the disk then: a crash of the machine, the only thing that could tear one, ends its use.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::{
+    fs::OFlags,
+    process::geteuid,
+    time::{ClockId, clock_gettime},
+};
 use sha2::{Digest as _, Sha256};
 
 use crate::document::{LARGEST_DOCUMENT, Refused, Table};
@@ -90,12 +94,18 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Makes the directory where it is missing, for this user alone.
+    /// Makes the directory where it is missing, for this user alone. One that is there already has to be this user's, and nobody else's
+    /// to write to: who can put a file there says where requests go.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be made, or is somebody else's as well.
     pub(crate) fn open(dir: &Path, boot: Boot) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let metadata = fs::metadata(dir)?;
+        if !is_private(metadata.uid(), metadata.mode(), geteuid().as_raw()) {
+            let text = "it belongs to another user, or others may write to it: give it to the user of the ingress, with mode 0700";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
         Ok(Self { dir: dir.to_owned(), boot })
     }
 
@@ -104,7 +114,7 @@ impl Kept {
     /// # Errors
     /// [`Unusable`]; the file then stays as it is.
     pub(crate) fn read(&self, fleet: &str, now: Duration) -> Result<Option<(Table, Duration)>, Unusable> {
-        let file = match File::open(self.path(fleet)) {
+        let file = match itself().read(true).open(self.path(fleet)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -159,7 +169,7 @@ impl Kept {
     /// # Errors
     /// When the file is gone or cannot be written.
     pub(crate) fn confirm(&self, fleet: &str, confirmed: Duration) -> io::Result<()> {
-        let file = File::options().write(true).open(self.path(fleet))?;
+        let file = itself().write(true).open(self.path(fleet))?;
         file.write_all_at(time(confirmed).as_bytes(), TIME_AT as u64)
     }
 
@@ -169,7 +179,7 @@ impl Kept {
         let entries = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         for path in entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == SUFFIX)) {
             let mut head = [0; HEAD_LEN];
-            let read = File::open(&path).and_then(|mut file| file.read_exact(&mut head));
+            let read = itself().read(true).open(&path).and_then(|mut file| file.read_exact(&mut head));
             let useless = read.is_ok() && Head::parse(&head).is_some_and(|head| head.age(&self.boot, now).is_err());
             if useless && let Err(error) = remove(&path) {
                 tracing::warn!(path = %path.display(), %error, "an old routing document cannot be removed");
@@ -213,6 +223,18 @@ impl<'a> Head<'a> {
         let age = now.checked_sub(self.confirmed).ok_or(Unusable::Damaged)?;
         if age > FOR { Err(Unusable::Old(age)) } else { Ok(age) }
     }
+}
+
+/// Whether only user `own` may change what is in a directory of `owner` with that mode.
+fn is_private(owner: u32, mode: u32, own: u32) -> bool {
+    owner == own && mode & 0o022 == 0
+}
+
+/// Opens a file and never what a link leads to.
+fn itself() -> OpenOptions {
+    let mut options = File::options();
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
 }
 
 fn digest(fleet: &str) -> String {
@@ -314,6 +336,32 @@ mod tests {
         for (path, mode) in [(kept.dir.clone(), 0o700), (kept.path("fleet"), 0o600)] {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{}", path.display());
         }
+    }
+
+    #[test]
+    fn a_directory_that_others_may_write_to_or_own_is_refused() {
+        for (owner, mode, private) in
+            [(1, 0o40700, true), (1, 0o40755, true), (1, 0o40720, false), (1, 0o41702, false), (0, 0o40700, false)]
+        {
+            assert_eq!(is_private(owner, mode, 1), private, "{owner} {mode:o}");
+        }
+        let (_dir, kept) = kept();
+        for mode in [0o770, 0o1777] {
+            fs::set_permissions(&kept.dir, fs::Permissions::from_mode(mode)).unwrap();
+            let refused = Kept::open(&kept.dir, boot('a')).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_no_kept_document() {
+        let (dir, kept) = kept();
+        kept.write("fleet", DOCUMENT.as_bytes(), NOW).unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::rename(kept.path("fleet"), &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, kept.path("fleet")).unwrap();
+        assert!(matches!(hosts(&kept, "fleet", NOW), Err(Unusable::Unreadable(_))));
+        assert!(kept.confirm("fleet", NOW).is_err());
     }
 
     #[test]

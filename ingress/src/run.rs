@@ -92,7 +92,7 @@ fn restore(dir: &Path, fleets: &[(String, String)]) -> (Option<Kept>, Routing) {
     let kept = match Kept::open(dir, boot) {
         Ok(kept) => kept,
         Err(error) => {
-            tracing::warn!(dir = %dir.display(), %error, "no routing documents are kept: the directory cannot be made");
+            tracing::warn!(dir = %dir.display(), %error, "no routing documents are kept: the directory cannot be used");
             return (None, routing);
         }
     };
