@@ -37,13 +37,25 @@ struct News {
     document: Option<Bytes>,
     /// When the poll left that last brought it or confirmed it.
     confirmed: Duration,
+    /// The file is gone, and its document with it: nobody else has the bytes.
+    missing: bool,
 }
 
 impl Desk {
     /// The node gave this document to a poll that left at `asked`.
     pub(crate) fn fresh(&self, document: Bytes, asked: Duration) {
-        *self.news() = News { document: Some(document), confirmed: asked };
+        *self.news() = News { document: Some(document), confirmed: asked, missing: false };
         self.bell.notify_one();
+    }
+
+    /// Whether the bytes of the document in force are wanted, although the poller has it already. Says so once.
+    pub(crate) fn wants_document(&self) -> bool {
+        mem::take(&mut self.news().missing)
+    }
+
+    /// The next poll shall bring the bytes.
+    pub(crate) fn want_document(&self) {
+        self.news().missing = true;
     }
 
     /// The node said that nothing has changed.
@@ -154,6 +166,7 @@ impl Keeper {
 
     /// Writes the document, or only the time of a confirmation. Gives the pause that the disk has earned.
     async fn store(&mut self, document: Option<Bytes>, confirmed: Duration) -> Duration {
+        let confirming = document.is_none();
         let (kept, fleet) = (self.kept.clone(), self.fleet.clone());
         let pause = PAUSE_PER_MIB * document.as_ref().map_or(0, |bytes| (bytes.len() >> 20) as u32 + 1);
         let written = tokio::task::spawn_blocking(move || match document {
@@ -164,6 +177,12 @@ impl Keeper {
             Ok(()) => {
                 self.disk = Disk { confirmed: Some(confirmed), ..Disk::default() };
                 pause
+            }
+            Err(error) if confirming && error.kind() == std::io::ErrorKind::NotFound => {
+                tracing::info!("the kept routing document is gone, it is asked for again");
+                self.disk = Disk::default();
+                self.desk.want_document();
+                Duration::ZERO
             }
             Err(error) => {
                 if self.disk.failed.replace(Boot::uptime()).is_none() {
@@ -209,6 +228,20 @@ mod tests {
             assert_eq!(is_kept(&keeper, at), left, "{pause:?}, {news}");
         }
         assert!(keeper.desk.take().0.is_some(), "it is written after the pause");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_gone_is_asked_for_again_once() {
+        let (dir, at) = (tempfile::tempdir().unwrap(), Duration::from_secs(100));
+        let mut keeper = keeper(&dir);
+        keeper.store(Some(Bytes::from_static(DOCUMENT)), at).await;
+        keeper.store(None, at).await;
+        assert!(!keeper.desk.wants_document());
+        keeper.kept.forget("fleet");
+        keeper.store(None, at).await;
+        assert!(keeper.desk.wants_document() && !keeper.desk.wants_document());
+        keeper.store(Some(Bytes::from_static(DOCUMENT)), at).await;
+        assert!(is_kept(&keeper, at));
     }
 
     #[test]

@@ -108,6 +108,9 @@ impl Poller {
 
     async fn poll_on(mut self) {
         loop {
+            if self.desk.as_ref().is_some_and(|desk| desk.wants_document()) {
+                self.tag = None;
+            }
             let asked = Boot::uptime();
             let outcome = self.poll().await;
             self.take_over(outcome, asked);

@@ -12,7 +12,7 @@ use std::{
 use http::StatusCode;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{decide::Routing, document::Table, kept::Boot, poll::Poller};
+use crate::{decide::Routing, document::Table, keeper::Desk, kept::Boot, poll::Poller};
 
 use super::stage::{Ingress, Node, PATIENCE, Reply, application, breaks, document, eventually};
 
@@ -119,6 +119,27 @@ async fn a_kept_document_whose_time_is_over_is_let_go_of_although_its_node_says_
             () = polling => panic!("polls end"),
             () = looking => {}
         }
+    }
+}
+
+#[tokio::test]
+async fn a_document_that_is_gone_from_the_disk_is_polled_whole_again() {
+    let node = Node::with(&document(&[("shop.example", &[])])).await;
+    let (routing, _seen) = watch::channel(Arc::new(Routing::silent(1)));
+    let desk = Arc::<Desk>::default();
+    let poller = Poller::new(0, node.source(), Duration::from_millis(50), routing).telling(Some(Arc::clone(&desk)));
+    let whole = || node.polls().iter().filter(|head| !head.contains("if-none-match")).count();
+    let looking = async {
+        node.polled().await;
+        assert_eq!(whole(), 1);
+        desk.want_document();
+        node.polled().await;
+        node.polled().await;
+        assert_eq!(whole(), 2);
+    };
+    tokio::select! {
+        () = poller.run() => panic!("polls end"),
+        () = looking => {}
     }
 }
 
