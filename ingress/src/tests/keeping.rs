@@ -55,19 +55,22 @@ async fn an_ingress_that_was_started_again_routes_while_its_node_is_away_and_the
 #[tokio::test]
 async fn a_request_that_a_kept_document_leads_nowhere_waits_for_what_the_node_says() {
     let dir = tempfile::tempdir().unwrap();
-    let (before, after) = (application("before").await, application("after").await);
+    let taken = Arc::<AtomicUsize>::default();
+    let (before, after) = (breaks(Arc::clone(&taken)).await, application("after").await);
     let node = Node::with(&document(&[("shop.example", &[&before])])).await;
     once(dir.path(), &node, "shop.example").await;
-    drop(before);
+    taken.store(0, Ordering::SeqCst);
     node.reply(Reply::Problem(503));
     let ingress = Ingress::keeping(Some(dir.path()), &[&node], PATIENCE, PATIENCE).await;
     let asking = ingress.get("shop.example", "/");
     let starting = async {
-        node.polled().await;
+        let tried = async || (taken.load(Ordering::SeqCst) > 0).then_some(());
+        eventually("what the kept document names was tried", tried).await;
         node.reply(Reply::Document(document(&[("shop.example", &[&after])]).to_string()));
     };
     let (answer, ()) = tokio::join!(asking, starting);
     assert_eq!(answer, (StatusCode::OK, "after GET / ".to_owned()));
+    assert_eq!(taken.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
