@@ -38,8 +38,8 @@ pub struct Args {
 
     /// Directory of its own in which the last document of each fleet is kept
     ///
-    /// It belongs to the user of the ingress, and nobody else may write to it. An ingress that is started again within an hour then routes at once by what its nodes said last, until they answer. Not over a
-    /// reboot. Without a directory nothing is kept, and requests wait for the first document.
+    /// It belongs to the user of the ingress, and nobody else may write to it. An ingress that is started again within an hour then
+    /// routes at once by what its nodes said last, until they answer. Not over a reboot. Without a directory nothing is kept, and requests wait for the first document.
     #[arg(long, value_name = "PATH")]
     pub keep_in: Option<PathBuf>,
 

@@ -38,8 +38,8 @@ impl Origin {
     }
 }
 
-/// How many upstreams one request is offered to at most, on the word of one document. 3, as many as the Traefik rendering asks for; with the connect
-/// deadline of 3 s the client has its answer within 9 s, and the marks spare the next one the dead ones.
+/// How many upstreams one request is offered to at most, on the word of one document. 3, as many as the Traefik rendering asks for;
+/// with the connect deadline of 3 s the client has its answer within 9 s, and the marks spare the next one the dead ones.
 const MOST_ATTEMPTS: usize = 3;
 
 /// How long an application may think before its response head. Nothing in scafo promises less; 5 min is what the

@@ -157,8 +157,10 @@ impl Keeper {
         let end = Instant::now() + pause;
         if pause > LONGEST_STALE && timeout_at(end, self.desk.document()).await.is_ok() {
             let (kept, fleet) = (self.kept.clone(), self.fleet.clone());
-            // Nothing but the removal can fail in it, and that is in the log.
-            drop(tokio::task::spawn_blocking(move || kept.forget(&fleet)).await);
+            let gone = tokio::task::spawn_blocking(move || kept.forget(&fleet)).await;
+            if let Err(error) = gone.unwrap_or_else(|broken| Err(std::io::Error::other(broken))) {
+                tracing::warn!(%error, "a kept routing document that was replaced cannot be removed");
+            }
             self.disk.confirmed = None;
         }
         sleep_until(end).await;
@@ -237,7 +239,7 @@ mod tests {
         keeper.store(Some(Bytes::from_static(DOCUMENT)), at).await;
         keeper.store(None, at).await;
         assert!(!keeper.desk.wants_document());
-        keeper.kept.forget("fleet");
+        keeper.kept.forget("fleet").unwrap();
         keeper.store(None, at).await;
         assert!(keeper.desk.wants_document() && !keeper.desk.wants_document());
         keeper.store(Some(Bytes::from_static(DOCUMENT)), at).await;

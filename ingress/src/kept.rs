@@ -136,7 +136,7 @@ impl Kept {
     /// Replaces what is kept of this fleet, whole or not at all.
     ///
     /// # Errors
-    /// When it cannot be written. What was there before goes: it is known to be replaced.
+    /// When it cannot be written. What was there before is removed, for it is known to be replaced; the error says if it stays.
     pub(crate) fn write(&self, fleet: &str, document: &[u8], confirmed: Duration) -> io::Result<()> {
         let path = self.path(fleet);
         let beside = path.with_extension("new");
@@ -151,17 +151,24 @@ impl Kept {
         if written.is_err() {
             // It takes space that is wanted elsewhere; the next write tries again.
             drop(fs::remove_file(&beside));
-            self.forget(fleet);
         }
-        written
+        written.map_err(|error| match self.forget(fleet) {
+            Ok(()) => error,
+            Err(stays) => io::Error::new(
+                error.kind(),
+                format!(
+                    "{error}; what was kept before cannot be removed either, and is routed by after a restart: {stays}"
+                ),
+            ),
+        })
     }
 
     /// Removes what is kept of this fleet, so that no ingress begins with what this one knows to be replaced.
-    pub(crate) fn forget(&self, fleet: &str) {
-        let path = self.path(fleet);
-        if let Err(error) = remove(&path) {
-            tracing::warn!(path = %path.display(), %error, "a routing document that was replaced cannot be removed");
-        }
+    ///
+    /// # Errors
+    /// When it is there and stays.
+    pub(crate) fn forget(&self, fleet: &str) -> io::Result<()> {
+        remove(&self.path(fleet))
     }
 
     /// Notes that a node said again that this is its document. Takes no space.
