@@ -107,8 +107,7 @@ func (l *locks) unlock(ctx context.Context, name string) error {
 	return about("unlock", name, l.delete(ctx, name))
 }
 
-// keep gives signs of life for as long as the lock is needed. A node that was started again takes its own lock for somebody
-// else's until that has lapsed; it gives it to whoever asks next, which should be us, who still work under it.
+// keep gives signs of life for as long as the lock is needed, or until it hears that somebody else has it.
 func (l *locks) keep(needed context.Context, name string, stopped chan<- struct{}) {
 	defer close(stopped)
 	every := time.NewTicker(l.refresh)
@@ -122,9 +121,11 @@ func (l *locks) keep(needed context.Context, name string, stopped chan<- struct{
 		}
 		// Not ended by the release, which has to come after it; the storage timeout bounds it.
 		err := l.post(context.WithoutCancel(needed), name)
-		if isTaken(err) && !failing {
+		if isTaken(err) {
 			l.storage.log().Warn("a lock was lost to somebody else while it was needed", zap.String("lock", name))
-		} else if err != nil && !failing {
+			return
+		}
+		if err != nil && !failing {
 			l.storage.log().Warn("a lock may be lost: the node does not take signs of life", zap.String("lock", name), zap.Error(err))
 		}
 		failing = err != nil
