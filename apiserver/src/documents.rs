@@ -132,6 +132,8 @@ impl Documents {
                     || to_status(&Problem::new(ProblemCode::Internal, "").because("a document without a first piece"));
                 let first = stream.message().await?.ok_or_else(nothing)?;
                 if first.not_modified {
+                    // To its end: a stream that is given up before is reset, and of many resets the connection ends.
+                    stream.message().await?;
                     return Ok(None);
                 }
                 let mut assembly = Assembly::default();

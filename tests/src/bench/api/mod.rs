@@ -132,6 +132,7 @@ async fn calls(socket: &Path, tag: &str) -> f64 {
                 let request = transport::within(transport::QUICK, request);
                 let mut answer = router.get_routing(request).await.expect("an answer").into_inner();
                 assert!(answer.message().await.expect("a piece").expect("one").not_modified);
+                assert!(answer.message().await.expect("its end").is_none());
                 calls += 1;
             }
             calls
