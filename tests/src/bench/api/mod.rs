@@ -23,7 +23,7 @@ use crate::wrk::{Measured, wrk};
 
 const SECONDS: u32 = 2;
 const ROUNDS: usize = 2;
-/// Tokens that are signed ahead: more than are used in [`SECONDS`].
+/// Tokens that are signed ahead: more than the API takes in [`SECONDS`], which would refuse one that comes again. nginx does not.
 const TOKENS: usize = 60_000;
 const ARTIFACT: usize = 200 * 1000 * 1000;
 
@@ -159,7 +159,7 @@ function init(args)
   next_token = 0
 end
 function request()
-  next_token = next_token + 1
+  next_token = next_token % #tokens + 1
   return wrk.format("GET", nil, { Authorization = "Bearer " .. tokens[next_token] })
 end
 "#;
