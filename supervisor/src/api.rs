@@ -128,13 +128,15 @@ impl Ready {
                 "the node may be of another version; restart it",
             )
         })?;
-        Ok(Some(ready).filter(Self::lives))
+        Ok(Some(ready).filter(|ready| ready.lives_on(state_dir)))
     }
 
-    /// Whether its supervisor is there, and no later process with its number. One of an older version did not say when it was started.
-    fn lives(&self) -> bool {
-        let now = proc::start_time(self.pids.supervisor);
-        now.is_some_and(|now| self.started.is_none_or(|then| then == now))
+    /// Whether its supervisor is there, no later process with its number, and holds `state_dir`: a file can be part of any checkout,
+    /// and what it names is given keys and tokens; a held lock cannot. One of an older version did not say when it was started.
+    fn lives_on(&self, state_dir: &Path) -> bool {
+        let pid = self.pids.supervisor;
+        let now = proc::start_time(pid);
+        now.is_some_and(|now| self.started.is_none_or(|then| then == now)) && Lock::may_be_of(state_dir, pid)
     }
 }
 

@@ -1,5 +1,7 @@
 //! A node on this machine: found by its state directory, administered through its socket.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -88,6 +90,7 @@ pub(crate) struct Local {
     pub(crate) registry: Registry,
     pub(crate) decided: Decided,
     _serving: JoinSet<()>,
+    _lock: File,
 }
 
 pub(crate) fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
@@ -98,9 +101,12 @@ pub(crate) fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
         "node": "vps-a", "api": api, "apiListen": ["127.0.0.1:7400"], "ingress": ingress,
         "platformDomains": ["dev.localhost"], "ingressTokenFile": state_dir.join("ingress-token"), "stateDir": state_dir,
         "adminSocket": socket, "celldVersion": "celld-workerd 0.6.0", "standin": true, "bucket": "http://127.0.0.1:1",
-        "pids": { "supervisor": 1, "registryd": 1, "routerd": 1, "apiserver": 1 },
+        "pids": { "supervisor": std::process::id(), "registryd": 1, "routerd": 1, "apiserver": 1 },
     });
     std::fs::write(state_dir.join("node.json"), ready.to_string()).unwrap();
+    let mut lock = File::create(state_dir.join("lock")).unwrap();
+    writeln!(lock, "{}", std::process::id()).unwrap();
+    lock.lock().unwrap();
     std::fs::write(state_dir.join("ingress-token"), "opaque\n").unwrap();
     let registry = Registry::default();
     let decided = Decided::default();
@@ -112,7 +118,7 @@ pub(crate) fn local(home: &Home, api: &str, ingress: Option<&str>) -> Local {
     serving.spawn(async move {
         transport::serve(listener, Peers::same_user(), router, std::future::pending()).await.unwrap();
     });
-    Local { registry, decided, _serving: serving }
+    Local { registry, decided, _serving: serving, _lock: lock }
 }
 
 fn keys(home: &Home) -> Vec<PathBuf> {

@@ -6,6 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::process::geteuid;
 
 use super::cannot_write;
 use crate::api::Error;
@@ -45,10 +46,21 @@ impl Lock {
     /// The process that has the lock, without touching it: a supervisor that starts at this moment must find it free.
     pub(crate) fn holder(directory: &Path) -> Option<u32> {
         let path = directory.join("lock");
+        // What a link leads to may be anybody's lock.
+        let inode = std::fs::symlink_metadata(&path).ok().filter(std::fs::Metadata::is_file)?.ino();
         let pid = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
-        let inode = std::fs::metadata(&path).ok()?.ino();
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         locks.lines().any(|line| names(line, pid, inode)).then_some(pid)
+    }
+
+    /// Whether this process has the lock, as far as this user can know: who has the lock of another user's node is not told.
+    pub(crate) fn may_be_of(directory: &Path, pid: u32) -> bool {
+        let path = directory.join("lock");
+        let foreign = || {
+            std::fs::symlink_metadata(&path).is_ok_and(|file| file.is_file() && file.uid() != geteuid().as_raw())
+                && std::fs::read(&path).is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+        };
+        Self::holder(directory) == Some(pid) || foreign()
     }
 }
 
@@ -72,6 +84,9 @@ mod tests {
         let refused = Lock::take(dir.path()).unwrap_err();
         assert!(refused.message.contains(&std::process::id().to_string()), "{refused:?}");
         assert_eq!(Lock::holder(dir.path()), Some(std::process::id()));
+        let linked = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(dir.path().join("lock"), linked.path().join("lock")).unwrap();
+        assert_eq!(Lock::holder(linked.path()), None, "the lock of another directory");
         drop(first);
         assert_eq!(Lock::holder(dir.path()), None, "the file stays");
         assert!(Lock::take(dir.path()).is_ok());

@@ -132,6 +132,13 @@ fn a_node_file_of_a_process_that_ended_says_nothing_of_the_one_that_has_its_numb
     assert_eq!(scafo_supervisor::Ready::try_load(&place.state()).unwrap(), None);
     std::fs::write(&path, written.to_string()).unwrap();
     assert_eq!(scafo_supervisor::Ready::try_load(&place.state()).unwrap(), Some(ready));
+
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["node.json", "lock"] {
+        std::fs::copy(place.state().join(file), copy.path().join(file)).unwrap();
+    }
+    let copied = scafo_supervisor::Ready::try_load(copy.path()).unwrap();
+    assert_eq!(copied, None, "a file that came with a checkout names no node");
 }
 
 /// The daemons of a killed supervisor die a moment after it, and the store's port has to stay the same for what outlived it.
