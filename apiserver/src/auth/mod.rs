@@ -137,7 +137,7 @@ impl Authenticator {
     /// # Errors
     /// When the ids of used tokens cannot be read back from `dir` or will not be writable.
     pub(crate) fn open(dir: &Path, registry: Registry, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
-        let replay = Replay::open(dir, clock.wall())?;
+        let replay = Replay::open(dir, clock.wall(), clock.mono())?;
         Ok(Self {
             policies: Policies::new(registry.channel()),
             workloads: Workloads::new(clock.clone()),
@@ -196,7 +196,7 @@ impl Authenticator {
             return Err(refused("an unknown kid"));
         };
         let claims = unverified.verify(&key.public_key, now).map_err(refused)?;
-        match self.replay.accept(&claims, now)? {
+        match self.replay.accept(&claims, now, self.clock.mono())? {
             replay::Outcome::First => Ok(key.caller.clone()),
             replay::Outcome::Used => Err(refused("a token that was used before")),
         }

@@ -4,9 +4,10 @@
 //! forgotten as a whole once its minute is over. Each bucket has a file that an id is written to before its token is
 //! accepted, so that a crash of this process forgets nothing. The writes are not synchronised to the disk: what the
 //! machine itself may lose with a power failure is covered by refusing, after a new boot, every token that was signed before
-//! this process started. When the disk takes no more ids, the mark of the boot is emptied, which needs no space: the ids are then
+//! this process started, for as long as one that was used before the boot could be accepted. When the disk takes no more ids, the mark of the boot is emptied, which needs no space: the ids are then
 //! in memory only, and the next process refuses what was signed before it started, as after a new boot. So a full disk
-//! neither closes the API nor opens it to a second use. What another node accepted is not known here: a token is single-use on
+//! neither closes the API nor opens it to a second use. A clock that was ahead for a while closes nothing either: only what was
+//! really forgotten is refused for good. What another node accepted is not known here: a token is single-use on
 //! each node.
 
 use std::collections::{BTreeMap, HashSet};
@@ -15,19 +16,26 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::time::Timestamp;
-use scafo_core::token::{CLOCK_SKEW_S, Claims};
+use scafo_core::token::{CLOCK_SKEW_S, Claims, MAX_LIFETIME_S};
 
+/// How long after now a token that is accepted now can be accepted at the most: it may be signed up to the skew ahead, and is
+/// taken for as long after its end.
+const ACCEPTABLE: Duration = Duration::from_secs((MAX_LIFETIME_S + 2 * CLOCK_SKEW_S).unsigned_abs());
 /// Width of a bucket in seconds.
 const BUCKET_S: i64 = 60;
 /// Tokens in one bucket: a million a minute. At most four buckets are alive, since a token is acceptable for at most two
 /// minutes from now; full they take about 120 MiB.
 const BUCKET_TOKENS: usize = 1_000_000;
 const ID_BYTES: usize = 16;
+/// Extensions of the files: with the ids of a bucket, and the empty one with the number of the last that was forgotten.
+const IDS: &str = "ids";
+const PAST: &str = "past";
 const BOOT_MARK: &str = "boot";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -44,15 +52,21 @@ pub(super) enum Outcome {
 
 pub(super) struct Replay {
     dir: PathBuf,
-    /// Tokens signed earlier may have been accepted by a machine that lost the record of it.
-    not_before_s: i64,
+    lost: Option<Lost>,
     state: Mutex<State>,
+}
+
+/// Tokens that were signed earlier may have been accepted by a process whose record of it is not whole.
+struct Lost {
+    signed_before_s: i64,
+    /// From then on none of them is acceptable any more.
+    until: Instant,
 }
 
 #[derive(Default)]
 struct State {
     buckets: BTreeMap<i64, Bucket>,
-    /// Every bucket below was forgotten, even if the clock goes back.
+    /// Every bucket below was forgotten or never had an id, and takes none even if the clock goes back.
     floor: i64,
     /// The disk failed at some time, and the next process knows.
     in_memory: bool,
@@ -69,21 +83,22 @@ struct Bucket {
 
 impl Replay {
     /// Reads back what the last process accepted.
-    pub(super) fn open(dir: &Path, now: Timestamp) -> io::Result<Self> {
+    pub(super) fn open(dir: &Path, now: Timestamp, mono: Instant) -> io::Result<Self> {
         let dir = dir.join("tokens");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let not_before_s = if may_be_incomplete(&dir)? { now.as_seconds() } else { i64::MIN };
-        let mut state = State { floor: now.as_seconds().div_euclid(BUCKET_S), ..State::default() };
+        let lost =
+            may_be_incomplete(&dir)?.then(|| Lost { signed_before_s: now.as_seconds(), until: mono + ACCEPTABLE });
+        let mut state = State { floor: i64::MIN, ..State::default() };
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
-            let Some(number) = bucket_number(&path) else { continue };
-            if number < state.floor {
-                fs::remove_file(&path)?;
-            } else {
+            if let Some(number) = number_in(&path, IDS) {
                 state.buckets.insert(number, Bucket::load(&path)?);
+            } else if let Some(number) = number_in(&path, PAST) {
+                state.floor = state.floor.max(number.saturating_add(1));
             }
         }
-        Ok(Self { dir, not_before_s, state: Mutex::new(state) })
+        state.forget(bucket_of(now.as_seconds()), &dir);
+        Ok(Self { dir, lost, state: Mutex::new(state) })
     }
 
     /// How many ids are remembered.
@@ -96,20 +111,20 @@ impl Replay {
     ///
     /// # Errors
     /// `draining` when it cannot be written down, or too many were; then it is not accepted.
-    pub(super) fn accept(&self, claims: &Claims, now: Timestamp) -> Result<Outcome, Problem> {
+    pub(super) fn accept(&self, claims: &Claims, now: Timestamp, mono: Instant) -> Result<Outcome, Problem> {
         let Some(id) = id(claims) else { return Ok(Outcome::Used) };
-        if claims.iat < self.not_before_s {
+        if self.lost.as_ref().is_some_and(|lost| claims.iat < lost.signed_before_s && mono < lost.until) {
             return Ok(Outcome::Used);
         }
-        let number = claims.exp.saturating_add(CLOCK_SKEW_S).div_euclid(BUCKET_S);
+        let number = bucket_of(claims.exp.saturating_add(CLOCK_SKEW_S));
         // One write of 16 bytes to the page cache happens under this lock. Nothing in it panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.forget(now.as_seconds().div_euclid(BUCKET_S), &self.dir);
+        state.forget(bucket_of(now.as_seconds()), &self.dir);
         if number < state.floor {
             return Ok(Outcome::Used);
         }
         if !state.buckets.contains_key(&number) {
-            let loaded = Bucket::load(&file_of(&self.dir, number)).or_else(|error| {
+            let loaded = Bucket::load(&file_of(&self.dir, number, IDS)).or_else(|error| {
                 state.go_on_in_memory(&self.dir, error)?;
                 Ok(Bucket::default())
             });
@@ -147,17 +162,25 @@ fn unwritten(error: io::Error) -> Problem {
 }
 
 impl State {
+    /// Forgets the buckets before `current`. An empty file has the number of the last of them: by it the next process knows how
+    /// far this one came.
     fn forget(&mut self, current: i64, dir: &Path) {
-        if current <= self.floor {
-            return;
-        }
-        self.floor = current;
         let alive = self.buckets.split_off(&current);
-        for number in std::mem::replace(&mut self.buckets, alive).into_keys() {
-            if let Err(error) = fs::remove_file(file_of(dir, number)) {
-                tracing::warn!(%error, "ids of tokens that nobody can use any more stay on the disk");
-            }
+        let past = std::mem::replace(&mut self.buckets, alive);
+        let Some(last) = past.keys().next_back().copied() else { return };
+        let floor = self.floor.max(last.saturating_add(1));
+        let mark = |floor: i64| file_of(dir, floor.saturating_sub(1), PAST);
+        let marked = File::create(mark(floor)).map(drop);
+        let before = (floor != self.floor).then(|| mark(self.floor));
+        let gone = past.into_keys().map(|number| file_of(dir, number, IDS)).chain(before);
+        let removed = gone.map(|path| match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        });
+        if let Err(error) = removed.fold(marked, Result::and) {
+            tracing::warn!(%error, "ids of tokens that nobody can use any more stay on the disk");
         }
+        self.floor = floor;
     }
 
     /// Makes the next process refuse whatever this one may have accepted, since `error` keeps it from writing that down.
@@ -200,12 +223,17 @@ impl Bucket {
     }
 }
 
-fn file_of(dir: &Path, number: i64) -> PathBuf {
-    dir.join(format!("{number}.ids"))
+fn bucket_of(seconds: i64) -> i64 {
+    seconds.div_euclid(BUCKET_S)
 }
 
-fn bucket_number(path: &Path) -> Option<i64> {
-    path.file_name()?.to_str()?.strip_suffix(".ids")?.parse().ok()
+fn file_of(dir: &Path, number: i64, extension: &str) -> PathBuf {
+    dir.join(format!("{number}.{extension}"))
+}
+
+fn number_in(path: &Path, extension: &str) -> Option<i64> {
+    path.extension().filter(|its| *its == extension)?;
+    path.file_stem()?.to_str()?.parse().ok()
 }
 
 /// Whether ids may be missing in `dir`: the machine was started anew since, or they could not be written. A first start is
@@ -239,6 +267,8 @@ fn write_mark(path: &Path, boot: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_millis_const(1_800_000_000_000);
@@ -253,16 +283,26 @@ mod tests {
         }
     }
 
-    fn later(seconds: u64) -> Timestamp {
-        NOW.after(std::time::Duration::from_secs(seconds))
+    /// The start of the machine, by the clock that nobody turns.
+    static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+    fn open(dir: &tempfile::TempDir, after_s: u64) -> Replay {
+        let after = Duration::from_secs(after_s);
+        Replay::open(dir.path(), NOW.after(after), *BOOT + after).unwrap()
+    }
+
+    /// With both clocks right.
+    fn accept(replay: &Replay, claims: &Claims, after_s: u64) -> Outcome {
+        let after = Duration::from_secs(after_s);
+        replay.accept(claims, NOW.after(after), *BOOT + after).unwrap()
     }
 
     #[test]
     fn of_fifty_parallel_uses_exactly_one_is_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let replay = Replay::open(dir.path(), NOW).unwrap();
+        let replay = open(&dir, 0);
         let first = std::thread::scope(|scope| {
-            let uses: Vec<_> = (0..50).map(|_| scope.spawn(|| replay.accept(&claims(1, 60), NOW).unwrap())).collect();
+            let uses: Vec<_> = (0..50).map(|_| scope.spawn(|| accept(&replay, &claims(1, 60), 0))).collect();
             uses.into_iter().map(|use_| use_.join().unwrap()).filter(|o| *o == Outcome::First).count()
         });
         assert_eq!(first, 1);
@@ -271,66 +311,87 @@ mod tests {
     #[test]
     fn a_used_token_is_remembered_across_a_restart_and_a_torn_write() {
         let dir = tempfile::tempdir().unwrap();
-        let replay = Replay::open(dir.path(), NOW).unwrap();
-        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::First);
+        let replay = open(&dir, 0);
+        assert_eq!(accept(&replay, &claims(1, 60), 0), Outcome::First);
         drop(replay);
         let number = (NOW.as_seconds() + 60 + CLOCK_SKEW_S).div_euclid(BUCKET_S);
-        let path = file_of(&dir.path().join("tokens"), number);
+        let path = file_of(&dir.path().join("tokens"), number, IDS);
         fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"torn").unwrap();
-        let replay = Replay::open(dir.path(), later(1)).unwrap();
-        assert_eq!(replay.accept(&claims(1, 60), later(1)).unwrap(), Outcome::Used);
-        assert_eq!(replay.accept(&claims(2, 60), later(1)).unwrap(), Outcome::First);
+        let replay = open(&dir, 1);
+        assert_eq!(accept(&replay, &claims(1, 60), 1), Outcome::Used);
+        assert_eq!(accept(&replay, &claims(2, 60), 1), Outcome::First);
         drop(replay);
-        let replay = Replay::open(dir.path(), later(2)).unwrap();
-        assert_eq!(replay.accept(&claims(2, 60), later(2)).unwrap(), Outcome::Used);
+        let replay = open(&dir, 2);
+        assert_eq!(accept(&replay, &claims(2, 60), 2), Outcome::Used);
     }
 
     #[test]
     fn an_id_outlives_its_token_and_the_skew_and_then_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let replay = Replay::open(dir.path(), NOW).unwrap();
-        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::First);
+        let replay = open(&dir, 0);
+        assert_eq!(accept(&replay, &claims(1, 60), 0), Outcome::First);
         for seconds in [1, 60, 89] {
-            assert_eq!(replay.accept(&claims(1, 60), later(seconds)).unwrap(), Outcome::Used, "{seconds}");
+            assert_eq!(accept(&replay, &claims(1, 60), seconds), Outcome::Used, "{seconds}");
         }
         let files = || fs::read_dir(dir.path().join("tokens")).unwrap().count();
         assert_eq!(files(), 2);
-        replay.accept(&claims(2, 600), later(300)).unwrap();
-        assert_eq!(files(), 2, "the boot id and the newer bucket");
-        // A clock that goes back does not bring a forgotten token back.
-        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::Used);
+        accept(&replay, &claims(2, 600), 300);
+        assert_eq!(files(), 3, "the boot id, the newer bucket, and how far it came");
+        // A clock that goes back does not bring a forgotten token back, in this process or the next.
+        assert_eq!(accept(&replay, &claims(1, 60), 0), Outcome::Used);
+        drop(replay);
+        assert_eq!(accept(&open(&dir, 0), &claims(1, 60), 0), Outcome::Used);
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_for_a_while_closes_nothing() {
+        const AHEAD: u64 = 2 * 60 * 60;
+        let signed = |number, at_s: u64| {
+            let claims = claims(number, 60);
+            Claims { iat: claims.iat + at_s.cast_signed(), exp: claims.exp + at_s.cast_signed(), ..claims }
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let replay = open(&dir, 0);
+        assert_eq!(accept(&replay, &signed(1, 0), 0), Outcome::First);
+        let wrong = NOW.after(Duration::from_secs(AHEAD));
+        assert_eq!(replay.accept(&signed(2, AHEAD), wrong, *BOOT + Duration::from_secs(1)).unwrap(), Outcome::First);
+        assert_eq!(accept(&replay, &signed(1, 0), 2), Outcome::Used);
+        assert_eq!(accept(&replay, &signed(3, 120), 120), Outcome::First, "what was forgotten is over by then");
+        drop(replay);
+
+        // The same from the start of a machine on.
+        fs::write(dir.path().join("tokens/boot"), "another boot\n").unwrap();
+        let replay = Replay::open(dir.path(), wrong, *BOOT + Duration::from_secs(150)).unwrap();
+        assert_eq!(accept(&replay, &signed(4, 160), 160), Outcome::Used, "nobody knows that the clock was wrong");
+        assert_eq!(accept(&replay, &signed(5, 300), 300), Outcome::First);
     }
 
     #[test]
     fn a_disk_that_takes_no_ids_closes_nothing_and_opens_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = dir.path().join("tokens");
-        let replay = Replay::open(dir.path(), NOW).unwrap();
+        let replay = open(&dir, 0);
         // A directory in the place of the file cannot be written to, whoever runs this.
         let number = (NOW.as_seconds() + 60 + CLOCK_SKEW_S).div_euclid(BUCKET_S);
-        fs::create_dir(file_of(&tokens, number)).unwrap();
-        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::First);
-        assert_eq!(replay.accept(&claims(1, 60), NOW).unwrap(), Outcome::Used);
+        fs::create_dir(file_of(&tokens, number, IDS)).unwrap();
+        assert_eq!(accept(&replay, &claims(1, 60), 0), Outcome::First);
+        assert_eq!(accept(&replay, &claims(1, 60), 0), Outcome::Used);
         drop(replay);
-        fs::remove_dir(file_of(&tokens, number)).unwrap();
-        let replay = Replay::open(dir.path(), later(1)).unwrap();
-        assert_eq!(
-            replay.accept(&claims(1, 60), later(1)).unwrap(),
-            Outcome::Used,
-            "the next process does not know it"
-        );
+        fs::remove_dir(file_of(&tokens, number, IDS)).unwrap();
+        let replay = open(&dir, 1);
+        assert_eq!(accept(&replay, &claims(1, 60), 1), Outcome::Used, "the next process does not know it");
         let fresh = Claims { iat: NOW.as_seconds() + 1, ..claims(2, 60) };
-        assert_eq!(replay.accept(&fresh, later(1)).unwrap(), Outcome::First);
+        assert_eq!(accept(&replay, &fresh, 1), Outcome::First);
     }
 
     #[test]
     fn after_a_new_boot_what_was_signed_before_the_start_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        drop(Replay::open(dir.path(), NOW).unwrap());
+        drop(open(&dir, 0));
         fs::write(dir.path().join("tokens/boot"), "another boot\n").unwrap();
-        let replay = Replay::open(dir.path(), later(5)).unwrap();
-        assert_eq!(replay.accept(&claims(1, 60), later(5)).unwrap(), Outcome::Used);
+        let replay = open(&dir, 5);
+        assert_eq!(accept(&replay, &claims(1, 60), 5), Outcome::Used);
         let fresh = Claims { iat: NOW.as_seconds() + 5, ..claims(2, 60) };
-        assert_eq!(replay.accept(&fresh, later(6)).unwrap(), Outcome::First);
+        assert_eq!(accept(&replay, &fresh, 6), Outcome::First);
     }
 }
