@@ -19,7 +19,8 @@ use crate::registry::Registry;
 const LIFETIME: Duration = Duration::from_secs(60);
 /// Keys kept at once: more than a fleet has nodes and operators, and about 4 MiB.
 const KEPT: usize = 4096;
-/// Lookups at once. Each costs the bucket a read or two, and anybody can cause one by naming a key that does not exist.
+/// Lookups at once, of keys that were found before and of those that were not, each. Each costs the bucket a read or two, and
+/// anybody can cause one by naming a key that does not exist: whoever does waits among his kind.
 const LOOKUPS: usize = 64;
 /// How long a request waits for its turn to look up a key.
 const TURN: Duration = Duration::from_secs(10);
@@ -28,12 +29,14 @@ pub(super) struct Keys {
     registry: Registry,
     clock: Arc<dyn Clock>,
     kept: Mutex<HashMap<String, (Instant, Arc<Key>)>>,
-    lookups: Semaphore,
+    of_known: Semaphore,
+    of_strangers: Semaphore,
 }
 
 impl Keys {
     pub(super) fn new(registry: Registry, clock: Arc<dyn Clock>) -> Self {
-        Self { registry, clock, kept: Mutex::default(), lookups: Semaphore::new(LOOKUPS) }
+        let lookups = || Semaphore::new(LOOKUPS);
+        Self { registry, clock, kept: Mutex::default(), of_known: lookups(), of_strangers: lookups() }
     }
 
     /// The key of `kid`; `None` when there is none.
@@ -46,7 +49,8 @@ impl Keys {
         {
             return Ok(Some(key));
         }
-        let Ok(Ok(_turn)) = tokio::time::timeout(TURN, self.lookups.acquire()).await else {
+        let turns = if self.is_known(kid) { &self.of_known } else { &self.of_strangers };
+        let Ok(Ok(_turn)) = tokio::time::timeout(TURN, turns.acquire()).await else {
             let detail = "too many tokens are being looked up; try again in a moment";
             return Err(Problem::new(ProblemCode::Draining, detail));
         };
@@ -61,6 +65,11 @@ impl Keys {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (asked, key) = kept.get(kid)?;
         (now.saturating_duration_since(*asked) < LIFETIME).then(|| key.clone())
+    }
+
+    /// Whether this key was found before, however long ago.
+    fn is_known(&self, kid: &str) -> bool {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).contains_key(kid)
     }
 
     fn keep(&self, kid: &str, asked: Instant, key: Option<Arc<Key>>) {
