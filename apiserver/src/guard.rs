@@ -18,7 +18,6 @@ use tracing::Span;
 use crate::answer::{Refusal, RequestId, Signed, Target};
 use crate::app::App;
 use crate::auth::{Caller, Freshness};
-use crate::figures::Figures;
 use crate::routes::parameter;
 use crate::surface::Route;
 
@@ -71,11 +70,13 @@ impl Who {
 
 /// Where events go that say who decided what.
 const AUDIT: &str = "scafo::audit";
+/// The outcome of an action whose caller did not wait for it.
+const CUT_OFF: &str = "cut-off";
 /// As much of a part of a path as an event shows: the longest name of ours is a host of 253 characters.
 const SHOWN: usize = 256;
 
 /// Around each route: lets through who may call it, with its [`Caller`] and the [`ApplicationName`] in the extensions. A route that
-/// decides leaves one event for each caller who is known, whatever becomes of it.
+/// decides leaves one event for each caller who is known, whatever becomes of it, also when the caller hangs up meanwhile.
 pub(crate) async fn guard(
     State((app, route)): State<(Arc<App>, &'static Route)>,
     request: Request,
@@ -89,14 +90,15 @@ pub(crate) async fn guard(
         Access::Ingress => app.ingress_tokens.admit(&parts.headers),
         Access::Signed(who, subject) => admit(&app, who, subject, &mut parts, &mut signed).await,
     };
+    let deed = about.zip(signed.clone()).map(|(about, by)| Deed { app, route, by, about, told: false });
     let mut response = match admitted {
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(problem) => Refusal::from(problem).into_response(),
     };
+    if let Some(deed) = deed {
+        deed.answered(&response);
+    }
     if let Some(signed) = signed {
-        if let Some(about) = about {
-            about.tell(&app.figures, route, &signed, &response);
-        }
         response.extensions_mut().insert(signed);
     }
     response
@@ -119,19 +121,45 @@ impl About {
             target: if host.is_empty() { id } else { host },
         }
     }
+}
 
-    /// Leaves the one event that says who did what, and what came of it.
-    fn tell(self, figures: &Figures, route: &'static Route, by: &Signed, response: &Response) {
+/// An action of somebody who is known, until its one event is left.
+struct Deed {
+    app: Arc<App>,
+    route: &'static Route,
+    by: Signed,
+    about: About,
+    told: bool,
+}
+
+impl Deed {
+    fn answered(mut self, response: &Response) {
         let refused = response.extensions().get::<Problem>().map(|problem| problem.code.as_str());
         // A coordinator's refusal is passed on as it came.
         let passed_on = if response.status().is_success() { "done" } else { "refused" };
-        let outcome = refused.unwrap_or(passed_on);
-        let target = response.extensions().get::<Target>().map_or(self.target.as_str(), |target| &target.0);
-        figures.decided(route.verb(), route.path, outcome);
+        if let Some(Target(target)) = response.extensions().get() {
+            self.about.target.clone_from(target);
+        }
+        self.tell(refused.unwrap_or(passed_on));
+    }
+
+    fn tell(&mut self, outcome: &'static str) {
+        let (by, route, about) = (&self.by, self.route, &self.about);
+        self.app.figures.decided(route.verb(), route.path, outcome);
         tracing::info!(
-            target: AUDIT, request = self.request, kind = by.kind, actor = by.id, method = route.verb(), route = route.path,
-            application = self.application, subject = target, outcome, "administrative action"
+            target: AUDIT, request = about.request, kind = by.kind, actor = by.id, method = route.verb(), route = route.path,
+            application = about.application, subject = about.target, outcome, "administrative action"
         );
+        self.told = true;
+    }
+}
+
+impl Drop for Deed {
+    /// The connection ended before there was an answer, and the action may have been carried out.
+    fn drop(&mut self) {
+        if !self.told {
+            self.tell(CUT_OFF);
+        }
     }
 }
 

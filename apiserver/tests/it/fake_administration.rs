@@ -90,9 +90,15 @@ impl Administration for FakeRegistry {
 
     async fn set_labels(&self, request: Request<SetLabelsRequest>) -> Reply<ApplicationReply> {
         let SetLabelsRequest { caller, application, labels } = request.into_inner();
-        let mut world = self.world();
-        world.note("labels", caller.as_ref(), json!([application, labels]))?;
-        world.change(&application, "labels", json!(labels))
+        let (answer, mute) = {
+            let mut world = self.world();
+            world.note("labels", caller.as_ref(), json!([application, labels]))?;
+            (world.change(&application, "labels", json!(labels)), world.mute_labels)
+        };
+        if mute {
+            std::future::pending::<()>().await;
+        }
+        answer
     }
 
     async fn set_retired(&self, request: Request<SetRetiredRequest>) -> Reply<ApplicationReply> {

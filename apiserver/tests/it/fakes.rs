@@ -52,6 +52,8 @@ pub(crate) struct World {
     pub(crate) refuse: Option<Problem>,
     /// How many more calls of administration are carried out while their answer is lost.
     pub(crate) lose_answers: u32,
+    /// Labels are set and never answered for.
+    pub(crate) mute_labels: bool,
 }
 
 #[derive(Clone, Default)]

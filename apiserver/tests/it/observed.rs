@@ -100,6 +100,33 @@ async fn every_deciding_route_leaves_one_event_with_actor_subject_outcome_and_re
 }
 
 #[tokio::test]
+async fn an_action_whose_caller_hangs_up_leaves_its_event_too() {
+    let harness = Harness::start().await;
+    settle(&harness);
+    harness.registry.world().mute_labels = true;
+    let (log, _guard) = Log::listen("scafo::audit=info");
+    let (token, body) = (harness.token("root"), r#"{"labels":{"a":"b"}}"#);
+    let request = format!(
+        "POST /v1/applications/shop/labels HTTP/1.1\r\nhost: x\r\nauthorization: {token}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(harness.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let asked = || harness.registry.world().administered.asked.iter().any(|(call, ..)| *call == "labels");
+    while !asked() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(log.take(), Vec::<Value>::new());
+    drop(stream);
+    while log.text().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let events = log.take();
+    assert_eq!((events.len(), &events[0]["actor"], &events[0]["outcome"]), (1, &json!("root"), &json!("cut-off")));
+}
+
+#[tokio::test]
 async fn the_access_log_has_one_line_for_each_request_and_no_secret() {
     let harness = Harness::start().await;
     settle(&harness);
