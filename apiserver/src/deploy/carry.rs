@@ -160,7 +160,7 @@ impl Intake {
         let limits = Limits { bytes: self.settings.artifact_bytes, entries: self.settings.archive_entries };
         let (artifact, tree) = (staged.artifact(), staged.tree());
         // Dropping this future stops the thread at its next piece.
-        let stop = Stop::default();
+        let stop = Stop::after(self.settings.task_timeout.get());
         let _stop_on_drop = stop.clone().on_drop();
         let unpacking = tokio::task::spawn_blocking(move || {
             let bytes = unpack::unpack(&artifact, &tree, limits, &stop)?;

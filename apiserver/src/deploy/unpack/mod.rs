@@ -13,6 +13,7 @@ use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use scafo_core::problem::{Problem, ProblemCode};
 
@@ -36,21 +37,32 @@ pub(super) struct Limits {
     pub(super) entries: u64,
 }
 
-/// Tells the thread that unpacks to stop.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Stop(Arc<AtomicBool>);
+/// Tells the thread that unpacks to stop, and how long it may take.
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    told: Arc<AtomicBool>,
+    deadline: Instant,
+}
 
 /// Stops when it is dropped.
 pub(super) struct StopOnDrop(Stop);
 
 impl Stop {
+    pub(super) fn after(allowed: Duration) -> Self {
+        Self { told: Arc::default(), deadline: Instant::now() + allowed }
+    }
+
     pub(super) fn on_drop(self) -> StopOnDrop {
         StopOnDrop(self)
     }
 
     fn check(&self) -> Result<(), Problem> {
-        if self.0.load(Ordering::Relaxed) {
+        if self.told.load(Ordering::Relaxed) {
             return Err(Problem::new(ProblemCode::Draining, "this node is stopping"));
+        }
+        if Instant::now() > self.deadline {
+            let detail = "unpacking the artifact took longer than one deploy may take (`deploy.taskTimeout`)";
+            return Err(Problem::new(ProblemCode::DeployTimeout, detail));
         }
         Ok(())
     }
@@ -58,14 +70,14 @@ impl Stop {
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.0.store(true, Ordering::Relaxed);
+        self.0.told.store(true, Ordering::Relaxed);
     }
 }
 
 /// Unpacks `artifact` into the directory `tree`, which is made anew. Gives the bytes of all files. Blocks.
 ///
 /// # Errors
-/// `invalid-input` naming the entry, `resource-limit` naming the limit, `internal` for a failure of the disk.
+/// `invalid-input` naming the entry, `resource-limit` naming the limit, `deploy-timeout`, `internal` for a failure of the disk.
 pub(super) fn unpack(artifact: &Path, tree: &Path, limits: Limits, stop: &Stop) -> Result<u64, Problem> {
     if tree.exists() {
         fs::remove_dir_all(tree).map_err(disk)?;
@@ -133,6 +145,10 @@ struct TooMuch;
 
 fn malformed(detail: impl Into<String>) -> Problem {
     Problem::new(ProblemCode::InvalidInput, detail).titled("The artifact cannot be unpacked")
+}
+
+fn too_many_entries(limits: Limits) -> Problem {
+    limit(format!("the archive has more than {} entries (`deploy.archiveEntries`)", limits.entries))
 }
 
 fn limit(detail: impl Into<String>) -> Problem {

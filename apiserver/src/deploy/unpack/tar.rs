@@ -28,6 +28,7 @@ pub(super) fn unpack(reader: impl Read, tree: &mut Tree) -> Result<(), Problem> 
     let mut extensions = Extensions::default();
     for entry in archive.entries().map_err(unreadable)?.raw(true) {
         let mut entry = entry.map_err(unreadable)?;
+        tree.header()?;
         match entry.header().entry_type() {
             EntryType::XGlobalHeader => {}
             EntryType::XHeader => extensions.read_pax(&extension(&mut entry)?)?,

@@ -10,6 +10,7 @@ use super::*;
 const LIMITS: Limits = Limits { bytes: 1 << 20, entries: 100 };
 
 /// What goes into an archive.
+#[derive(Clone, Copy)]
 enum Item<'a> {
     File(&'a str, &'a [u8], u32),
     Directory(&'a str),
@@ -52,7 +53,7 @@ fn try_unpack(archive: &[u8], limits: Limits) -> (tempfile::TempDir, Result<u64,
     let dir = tempfile::tempdir().unwrap();
     let artifact = dir.path().join("artifact");
     fs::write(&artifact, archive).unwrap();
-    let outcome = unpack(&artifact, &dir.path().join("tree"), limits, &Stop::default());
+    let outcome = unpack(&artifact, &dir.path().join("tree"), limits, &Stop::after(Duration::from_hours(1)));
     (dir, outcome)
 }
 
@@ -216,6 +217,15 @@ fn bytes_entries_and_names_are_bounded() {
     let implied: Vec<String> = (0..3).map(|i| format!("{i}/{}f", "d/".repeat(40))).collect();
     let implied: Vec<Item<'_>> = implied.iter().map(|name| F(name, b"", 0o644)).collect();
     refuse(&tar(&implied), ProblemCode::ResourceLimit, "archiveEntries");
+    let again = vec![Directory("d"); 401];
+    refuse(&tar(&again), ProblemCode::ResourceLimit, "archiveEntries");
+    let mut idle = Builder::new(Vec::new());
+    for _ in 0..401 {
+        let mut global = header("pax", EntryType::XGlobalHeader, 0, 0o644);
+        global.set_cksum();
+        idle.append(&global, io::empty()).unwrap();
+    }
+    refuse(&idle.into_inner().unwrap(), ProblemCode::ResourceLimit, "archiveEntries");
     let deep = "d/".repeat(65) + "f";
     let mut long = Builder::new(Vec::new());
     let mut plain = header("x", EntryType::Regular, 0, 0o644);
@@ -298,14 +308,16 @@ fn the_configuration_is_looked_for_at_the_root_jsonc_first() {
 }
 
 #[test]
-fn a_told_stop_is_heard() {
-    let stop = Stop::default();
+fn a_told_stop_is_heard_and_so_is_the_deadline() {
+    let stop = Stop::after(Duration::from_hours(1));
     drop(stop.clone().on_drop());
     let dir = tempfile::tempdir().unwrap();
     let artifact = dir.path().join("artifact");
     fs::write(&artifact, tar(&PROJECT)).unwrap();
     let outcome = unpack(&artifact, &dir.path().join("tree"), LIMITS, &stop);
     assert_eq!(outcome.unwrap_err().code, ProblemCode::Draining);
+    let outcome = unpack(&artifact, &dir.path().join("tree"), LIMITS, &Stop::after(Duration::ZERO));
+    assert_eq!(outcome.unwrap_err().code, ProblemCode::DeployTimeout);
 }
 
 mod properties {

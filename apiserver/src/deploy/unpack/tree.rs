@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use scafo_core::problem::Problem;
 
-use super::{Limits, Stop, disk, limit, malformed, unreadable};
+use super::{Limits, Stop, disk, limit, malformed, too_many_entries, unreadable};
 
 /// Longest name of one file or directory (`NAME_MAX` of the file systems in use).
 const NAME_MAX: usize = 255;
@@ -20,6 +20,8 @@ const DEPTH_MAX: usize = 64;
 const NAMES_MAX: usize = 32 * 1024 * 1024;
 /// Links followed for one link before it counts as a circle (what Linux allows).
 const HOPS_MAX: usize = 40;
+/// Headers for one entry: its own, a long name, a long target, pax attributes.
+const HEADERS_OF_ENTRY: u64 = 4;
 /// Longest target of a link.
 pub(super) const TARGET_MAX: usize = 1024;
 const COPY_BUFFER: usize = 64 * 1024;
@@ -42,6 +44,7 @@ pub(super) struct Tree {
     stop: Stop,
     /// By what a file system that ignores case would call it.
     entries: HashMap<String, Entry>,
+    headers: u64,
     names: usize,
     bytes: u64,
     links: HashMap<String, String>,
@@ -56,11 +59,23 @@ impl Tree {
             limits,
             stop,
             entries: HashMap::new(),
+            headers: 0,
             names: 0,
             bytes: 0,
             links: HashMap::new(),
             buffer: vec![0; COPY_BUFFER],
         })
+    }
+
+    /// A header of the archive, whatever it stands for. A directory that is named again and what only says more of the next entry
+    /// make no entry of the tree, and cost time all the same.
+    pub(super) fn header(&mut self) -> Result<(), Problem> {
+        self.stop.check()?;
+        self.headers += 1;
+        if self.headers > self.limits.entries.saturating_mul(HEADERS_OF_ENTRY) {
+            return Err(too_many_entries(self.limits));
+        }
+        Ok(())
     }
 
     /// A directory. It may be named more than once.
@@ -104,8 +119,7 @@ impl Tree {
     /// Makes the links, if each one leads to a place inside the tree. Gives the bytes of all files.
     pub(super) fn finish(self) -> Result<u64, Problem> {
         for (path, target) in &self.links {
-            self.stop.check()?;
-            if let Err(why) = follow(path, &self.links) {
+            if let Err(why) = follow(path, &self.links, &self.stop)? {
                 return Err(malformed(format!("the link {path:?} to {} {why}", shown(target.as_bytes()))));
             }
         }
@@ -146,8 +160,7 @@ impl Tree {
     fn enter(&mut self, path: String, kind: Kind, name: &[u8]) -> Result<(), Problem> {
         self.stop.check()?;
         if self.entries.len() as u64 >= self.limits.entries {
-            let entries = self.limits.entries;
-            return Err(limit(format!("the archive has more than {entries} entries (`deploy.archiveEntries`)")));
+            return Err(too_many_entries(self.limits));
         }
         self.names += path.len();
         if self.names > NAMES_MAX {
@@ -209,34 +222,38 @@ fn shown(name: &[u8]) -> String {
     format!("{cut:?}{}", if cut.len() < text.len() { "…" } else { "" })
 }
 
-/// Follows a link as the kernel would, on paper.
-fn follow(link: &str, links: &HashMap<String, String>) -> Result<(), &'static str> {
+/// Follows a link as the kernel would, on paper; the inner failure says why it may not stand.
+fn follow(link: &str, links: &HashMap<String, String>, stop: &Stop) -> Result<Result<(), &'static str>, Problem> {
     const OUT: &str = "leads out of the project; only links inside of it are taken";
     let mut place: Vec<&str> = link.split('/').collect();
     place.pop();
     let mut hops = 1;
     let mut rest: Vec<&str> = Vec::new();
-    enqueue(&mut rest, &links[link]).ok_or(OUT)?;
+    if enqueue(&mut rest, &links[link]).is_none() {
+        return Ok(Err(OUT));
+    }
     while let Some(part) = rest.pop() {
+        stop.check()?;
         match part {
             "" | "." => {}
-            ".." => {
-                place.pop().ok_or(OUT)?;
-            }
+            ".." if place.pop().is_none() => return Ok(Err(OUT)),
+            ".." => {}
             name => {
                 place.push(name);
                 if let Some(next) = links.get(&place.join("/")) {
                     hops += 1;
                     if hops > HOPS_MAX {
-                        return Err("leads in a circle");
+                        return Ok(Err("leads in a circle"));
                     }
                     place.pop();
-                    enqueue(&mut rest, next).ok_or(OUT)?;
+                    if enqueue(&mut rest, next).is_none() {
+                        return Ok(Err(OUT));
+                    }
                 }
             }
         }
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 /// Puts the parts of a target on top of what is left to walk; `None` for an absolute one.

@@ -11,7 +11,7 @@ use ::zip::unstable::read::ZipIterable;
 use scafo_core::problem::Problem;
 
 use super::tree::{TARGET_MAX, Tree, refused};
-use super::{Limits, disk, limit, malformed, unreadable};
+use super::{Limits, disk, malformed, too_many_entries, unreadable};
 
 const TYPE: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
@@ -23,8 +23,7 @@ pub(super) fn unpack(artifact: &Path, limits: Limits, tree: &mut Tree) -> Result
     let mut archive =
         ZipIterable::try_new(open()?, Config::default()).map_err(damaged)?.enforce_header_consistency(true);
     if archive.len() as u64 > limits.entries {
-        let entries = limits.entries;
-        return Err(limit(format!("the archive has more than {entries} entries (`deploy.archiveEntries`)")));
+        return Err(too_many_entries(limits));
     }
     let mut entries = archive.files_with_reader(open()?, ZipReadOptions::new()).map_err(damaged)?;
     while let Some(entry) = entries.next() {
