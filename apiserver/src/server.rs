@@ -152,7 +152,12 @@ async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) 
         }
         () = streams.unused(HEAD) => {
             serving.as_mut().graceful_shutdown();
-            return drop(tokio::time::timeout(LAST_WORD, serving).await);
+            // What was sent before the peer read of the end is served as always.
+            tokio::select! {
+                biased;
+                outcome = serving.as_mut() => outcome,
+                () = streams.unused(LAST_WORD) => return,
+            }
         }
         () = stop.cancelled() => {
             let ended = tokio::select! {
