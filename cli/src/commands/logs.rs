@@ -6,6 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::args::LogsArgs;
 use crate::error::{Failure, Outcome};
 use crate::output::{Output, clean_lines, print};
@@ -21,7 +23,7 @@ pub(super) async fn run(args: LogsArgs, output: Output) -> Outcome {
     let state = target::local_state_dir(args.local.state_dir.as_deref());
     let path = state.join("logs").join(format!("{}.log", args.name));
     let (text, mut place) = last_lines(&path, args.lines).map_err(|error| unreadable(&path, &error))?;
-    show(&text)?;
+    show(&text, output)?;
     if !args.follow {
         if text.is_empty() {
             output.say(&format!("{} has printed nothing on this machine", args.name));
@@ -39,13 +41,17 @@ pub(super) async fn run(args: LogsArgs, output: Output) -> Outcome {
         // The rest of a line, or of a character, comes with the next piece; one without end is shown as it is.
         let whole = pending.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let shown = if whole == 0 && pending.len() > PIECE { pending.len() } else { whole };
-        show(&pending.drain(..shown).collect::<Vec<u8>>())?;
+        show(&pending.drain(..shown).collect::<Vec<u8>>(), output)?;
     }
 }
 
-/// What an application prints is foreign text.
-fn show(text: &[u8]) -> Outcome {
-    print(&clean_lines(&String::from_utf8_lossy(text)))
+/// What an application prints is foreign text. As JSON it is an object a line, with the text as it came.
+fn show(text: &[u8], output: Output) -> Outcome {
+    let text = String::from_utf8_lossy(text);
+    if output.json() {
+        return text.lines().try_for_each(|line| output.data(&json!({ "line": line }), String::new));
+    }
+    print(&clean_lines(&text))
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Failure {

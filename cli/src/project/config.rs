@@ -35,6 +35,8 @@ impl WranglerConfig {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
+        // Some editors begin a file with a byte order mark; RFC 8259 §8.1 lets a reader ignore it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let value: Value = jsonc_parser::parse_to_serde_value(text, &jsonc()).map_err(|error| {
             format!("line {}, column {}: {}", error.line_display(), error.column_display(), error.kind())
         })?;
@@ -109,6 +111,11 @@ mod tests {
         let config =
             WranglerConfig::parse("{ /* a */ \"name\": \"shop\", // b\n \"vars\": {\"A\": \"1\",}, }").unwrap();
         assert_eq!(config.name(), Some("shop"));
+        assert_eq!(
+            WranglerConfig::parse("\u{feff}{\"name\":\"shop\"}").unwrap().name(),
+            Some("shop"),
+            "a byte order mark"
+        );
         for bad in ["{name: 'a'}", "[]", "", "{\"a\":1 \"b\":2}", "{\"a\":+1}"] {
             assert!(WranglerConfig::parse(bad).is_err(), "{bad}");
         }

@@ -131,7 +131,9 @@ pub(crate) fn read(path: &Path) -> Outcome<Project> {
         return Err(Failure::new(format!("{shown} has {size} bytes: a configuration has at most {CONFIG_BYTES_MAX}")));
     }
     let text = std::fs::read_to_string(path).context(|| format!("read {shown}"))?;
-    let value: Value = jsonc_parser::parse_to_serde_value(&text, &options()).context(|| format!("parse {shown}"))?;
+    // Some editors begin a file with a byte order mark; RFC 8259 §8.1 lets a reader ignore it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let value: Value = jsonc_parser::parse_to_serde_value(text, &options()).context(|| format!("parse {shown}"))?;
     let Value::Object(config) = value else { return Err(Failure::new(format!("{shown} is not a JSON object"))) };
     project(&config, root)
 }

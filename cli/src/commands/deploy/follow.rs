@@ -13,15 +13,17 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::{Archive, CallError, Client};
 use crate::commands::deploy::progress::Progress;
-use crate::error::{Failure, Outcome};
+use crate::error::Outcome;
 use crate::keys::Signer;
 
-/// How long an upload waits for a place: twice the time that the node lets a deploy wait for its turn.
+/// How long an upload waits for a place, whatever the node says meanwhile: twice the time that the node lets a deploy wait for its
+/// turn. A place comes as others end.
 const QUEUE_PATIENCE: Duration = Duration::from_secs(10 * 60);
-/// How long a node may be away: while its deploy is followed it is judged dead after 90 s, and that judgement is worth reading.
+/// How long a node may be away: while its deploy is followed it is judged dead after 90 s, and that judgement is worth reading. One
+/// that refuses to work gets the time of a restart, and then a person has to look.
 const AWAY_PATIENCE: Duration = Duration::from_secs(2 * 60);
-/// How long a deploy is followed: the node's own limits (receive 10, queue 5, task 10 minutes) and some.
-const FOLLOW_PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// The status of a node that has no place.
+const FULL: u16 = 429;
 /// Wait for a node that says "not now" without saying how long.
 const NOT_NOW: Duration = Duration::from_secs(1);
 
@@ -51,9 +53,10 @@ impl Follower<'_> {
         queue: Queue,
     ) -> Outcome<DeployStatus> {
         let bytes = archive.bytes;
-        // What the node said last, and since when it says such things.
+        // What the node said last, and since when it cannot work at all.
         let mut told = String::new();
-        let mut refusing: Option<(u16, Instant)> = None;
+        let begun = Instant::now();
+        let mut away: Option<Instant> = None;
         loop {
             let error = match self.client.upload(application, metadata, archive.clone(), self.signer).await {
                 Ok(accepted) => return Ok(accepted),
@@ -62,10 +65,11 @@ impl Follower<'_> {
             let Some(wait) = come_back(&error, queue) else {
                 return Err(error.into_failure("the deploy was not accepted", self.client.api()));
             };
-            let since =
-                refusing.filter(|(status, _)| *status == wait.status).map_or_else(Instant::now, |(_, since)| since);
-            refusing = Some((wait.status, since));
-            if since.elapsed() + wait.pause >= wait.patience {
+            // A node that has no place works.
+            away = (wait.status != FULL).then(|| away.unwrap_or_else(Instant::now));
+            let spent =
+                |since: Option<Instant>, patience| since.is_some_and(|since| since.elapsed() + wait.pause >= patience);
+            if spent(away, AWAY_PATIENCE) || spent(Some(begun), QUEUE_PATIENCE) {
                 return Err(error.into_failure("the deploy was not accepted", self.client.api()));
             }
             if told != wait.why {
@@ -78,10 +82,10 @@ impl Follower<'_> {
         }
     }
 
-    /// Asks until the deploy has ended.
+    /// Asks until the deploy has ended, or nobody answers: how long one may take is the node's to say (`deploy.taskTimeout`), and it
+    /// ends each of them.
     pub(super) async fn follow(&self, accepted: DeployStatus) -> Outcome<DeployStatus> {
-        let begun = Instant::now();
-        let mut heard = begun;
+        let mut heard = Instant::now();
         let mut pause = Pause::default();
         let mut status = accepted;
         self.progress.step(doing(status.state));
@@ -105,10 +109,6 @@ impl Follower<'_> {
                     return Err(error.into_failure(&what, self.client.api()));
                 }
             }
-            if begun.elapsed() > FOLLOW_PATIENCE && !status.state.is_terminal() {
-                return Err(Failure::new(format!("the deploy {} has not ended after half an hour", status.id))
-                    .hint("look at `scafo status`; deploying again is safe"));
-            }
         }
         Ok(status)
     }
@@ -127,8 +127,6 @@ const fn doing(state: DeployState) -> &'static str {
 #[derive(Debug, PartialEq, Eq)]
 struct Wait {
     pause: Duration,
-    /// How long to go on for while the node answers with this status.
-    patience: Duration,
     status: u16,
     /// What the node said.
     why: String,
@@ -138,11 +136,9 @@ struct Wait {
 fn come_back(error: &CallError, queue: Queue) -> Option<Wait> {
     match (error, queue) {
         (_, Queue::FailAtOnce) => None,
-        (CallError::Refused { status: status @ (429 | 503), retry_after, problem }, Queue::Wait) => {
-            // A place comes as others end. A node that cannot work gets the time of a restart, and then a person has to look.
-            let patience = if *status == 429 { QUEUE_PATIENCE } else { AWAY_PATIENCE };
+        (CallError::Refused { status: status @ (FULL | 503), retry_after, problem }, Queue::Wait) => {
             let why = if problem.detail.is_empty() { problem.title() } else { problem.detail.as_str() };
-            Some(Wait { pause: retry_after.unwrap_or(NOT_NOW), patience, status: *status, why: why.to_owned() })
+            Some(Wait { pause: retry_after.unwrap_or(NOT_NOW), status: *status, why: why.to_owned() })
         }
         // Nobody there may mean that nobody will be: that is an error to read, not to wait for. After a break the node may
         // have it already.
@@ -195,15 +191,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_cannot_work_is_waited_for_in_its_own_words_and_not_for_as_long_as_a_place() {
-        for (code, detail, patience, why) in [
-            (ProblemCode::Draining, "this node is starting", AWAY_PATIENCE, "this node is starting"),
-            (ProblemCode::StoreUnavailable, "", AWAY_PATIENCE, "The bucket does not answer"),
-            (ProblemCode::DeployOverloaded, "full", QUEUE_PATIENCE, "full"),
+    fn a_node_that_does_not_take_a_deploy_is_waited_for_in_its_own_words() {
+        for (code, detail, status, why) in [
+            (ProblemCode::Draining, "this node is starting", 503, "this node is starting"),
+            (ProblemCode::StoreUnavailable, "", 503, "The bucket does not answer"),
+            (ProblemCode::DeployOverloaded, "full", FULL, "full"),
         ] {
             let wait = come_back(&refused(code, detail, None), Queue::Wait).unwrap();
-            let expected = Wait { pause: NOT_NOW, patience, status: code.status(), why: why.to_owned() };
-            assert_eq!(wait, expected);
+            assert_eq!(wait, Wait { pause: NOT_NOW, status, why: why.to_owned() });
         }
     }
 

@@ -49,6 +49,7 @@ fn a_feature_that_would_not_run_is_refused() {
 fn comments_and_trailing_commas_are_read_and_nothing_looser() {
     let text = "{ // shop\n \"name\": \"shop\", /* main */ \"main\": \"./worker.js\", }";
     assert_eq!(read_text(text).unwrap().entry.unwrap().path, "worker.js");
+    assert!(read_text(&format!("\u{feff}{text}")).is_ok(), "a byte order mark");
     for text in ["{ name: 'shop' }", "[]", "{", ""] {
         assert!(read_text(text).is_err(), "{text:?}");
     }
