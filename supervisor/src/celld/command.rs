@@ -52,6 +52,12 @@ impl Launch {
         (self.own(&application).watch == watch).then_some(application)
     }
 
+    /// Who the application's process is: the user that it has been given, or ours.
+    pub(super) fn owner_of(&self, application: &ApplicationName) -> u32 {
+        let given = self.users.as_ref().and_then(|users| users.given(application));
+        given.unwrap_or_else(|| rustix::process::getuid().as_raw())
+    }
+
     /// Arguments of the node process. All three addresses are always given, so that a second node of the fleet changes values
     /// and not the shape.
     pub(super) fn node_arguments(&self, application: &ApplicationName, ports: Pair) -> Vec<OsString> {

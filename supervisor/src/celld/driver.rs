@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -337,6 +338,8 @@ impl Driver {
         let shared = Arc::clone(&self.shared);
         let (processes, own) = (shared.launch.dirs.processes(), shared.launch.own(&self.application));
         let memory_mib = shared.memory().allot(&self.application, shared.wanted.load(Ordering::Relaxed));
+        // Whose process would be running already: the next one may be somebody else, out of another range.
+        let owner = shared.launch.owner_of(&self.application);
         let spec = self.spec(program, &version, memory_mib).map_err(|error| error.to_string())?;
         self.log_from = log::length(&shared.launch.dirs.log(self.application.as_str()));
         let mut record = Record {
@@ -354,7 +357,7 @@ impl Driver {
         // Before the process is there: a supervisor that is killed in between leaves what the next one looks for.
         let unwritten = |error: io::Error| format!("cannot write down what is started: {error}");
         record.save(&processes).map_err(unwritten)?;
-        let left = Self::left_by_another(record.clone()).await;
+        let left = Self::left_by_another(record.clone(), owner).await;
         self.adopted = left.is_some();
         let bounds = Bounds::above(memory_mib, TASKS);
         let mut process = match left {
@@ -387,14 +390,14 @@ impl Driver {
     }
 
     /// A process on this data directory that no record led to. Two on one directory would destroy each other's data.
-    async fn left_by_another(record: Record) -> Option<(Record, ProcessHandle)> {
+    async fn left_by_another(record: Record, uid: u32) -> Option<(Record, ProcessHandle)> {
         let search = tokio::task::spawn_blocking(move || {
-            let pid = *proc::session_leaders_given(WATCH).get(&record.watch)?;
-            record.of(pid)
+            let owner = |watch: &Path| (*watch == record.watch).then_some(uid);
+            let pid = *proc::session_leaders_given(WATCH, owner).get(&record.watch)?;
+            Some((record, pid))
         });
-        let record = search.await.ok()??;
-        let process = record.process()?;
-        Some((record, process))
+        let (record, pid) = search.await.ok()??;
+        record.found(pid, uid)
     }
 
     fn spec(&self, program: std::path::PathBuf, version: &Version, memory_mib: u64) -> io::Result<Spec> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -138,25 +138,26 @@ impl Fleet {
     }
 
     fn adopt(&self, records: Vec<Record>) {
+        let launch = &self.shared.launch;
         // Those that a killed supervisor had started and not yet written down, or whose record is gone, are found here only.
-        let mut found = proc::session_leaders_given(WATCH);
+        let owner = |watch: &Path| Some(launch.owner_of(&launch.application_of(watch)?));
+        let mut found = proc::session_leaders_given(WATCH, owner);
         let mut inner = self.inner();
         for record in records {
             let found = found.remove(&record.watch);
-            let adopted = record.process().map(|process| (record.clone(), process)).or_else(|| {
-                let record = record.clone().of(found?)?;
-                let process = record.process()?;
-                Some((record, process))
-            });
+            let adopted = record
+                .process()
+                .map(|process| (record.clone(), process))
+                .or_else(|| record.clone().found(found?, launch.owner_of(&record.application)));
             match adopted {
                 Some((record, process)) => self.adopt_one(&mut inner, &record, process),
                 None => self.ended_unseen(&record),
             }
         }
         for (watch, pid) in found {
-            let Some(application) = self.shared.launch.application_of(&watch) else { continue };
-            let Some(record) = self.record_of(&application, watch, pid) else { continue };
-            let Some(process) = record.process() else { continue };
+            let Some(application) = launch.application_of(&watch) else { continue };
+            let Some(record) = self.record_of(&application, watch) else { continue };
+            let Some((record, process)) = record.found(pid, launch.owner_of(&application)) else { continue };
             self.adopt_one(&mut inner, &record, process);
         }
     }
@@ -194,10 +195,10 @@ impl Fleet {
     }
 
     /// A record for a process without one. The ports are those of the book: it was written before any process had them.
-    fn record_of(&self, application: &ApplicationName, watch: PathBuf, pid: u32) -> Option<Record> {
-        let record = Record {
+    fn record_of(&self, application: &ApplicationName, watch: PathBuf) -> Option<Record> {
+        Some(Record {
             application: application.clone(),
-            pid,
+            pid: 0,
             start_time: 0,
             watch,
             ports: self.book().pair(application)?,
@@ -206,8 +207,7 @@ impl Fleet {
             was_ready: false,
             memory_mib: 0,
             boot: self.shared.boot.id.clone(),
-        };
-        record.of(pid)
+        })
     }
 
     /// What runs, now and later.

@@ -76,19 +76,35 @@ impl Record {
         Ok(records)
     }
 
-    /// The same record with the number of a process that was found.
+    /// The same record with the number of a process.
     pub(super) fn of(mut self, pid: u32) -> Option<Self> {
         self.start_time = proc::start_time(pid)?;
         self.pid = pid;
         Some(self)
     }
 
-    /// The process, if it still runs. The pidfd is opened first and the process looked at afterwards, so that what was looked at
-    /// is what the pidfd holds.
+    /// The process, if it still runs. The number and the time of its start were written down by whoever started it, so that they are
+    /// proof enough.
     pub(super) fn process(&self) -> Option<ProcessHandle> {
+        self.process_if(|_| true)
+    }
+
+    /// The same with the number of a process that was only found: it must be this user's and no container's, or anybody could pass
+    /// off a program of theirs as the application's.
+    pub(super) fn found(self, pid: u32, uid: u32) -> Option<(Self, ProcessHandle)> {
+        let record = self.of(pid)?;
+        let process = record.process_if(|pid| proc::is_of(pid, uid))?;
+        Some((record, process))
+    }
+
+    /// The pidfd is opened first and the process looked at afterwards, so that what was looked at is what the pidfd holds.
+    fn process_if(&self, fine: impl FnOnce(u32) -> bool) -> Option<ProcessHandle> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
         if proc::start_time(self.pid)? != self.start_time || !proc::was_given(self.pid, WATCH, &self.watch) {
+            return None;
+        }
+        if !fine(self.pid) {
             return None;
         }
         ProcessHandle::of_stranger(pid, pidfd).ok()
@@ -128,7 +144,9 @@ mod tests {
         assert!(reused.process().is_none());
         let nobody_yet = Record { pid: 0, start_time: 0, ..own.clone() };
         assert!(nobody_yet.process().is_none());
-        assert!(nobody_yet.of(child.id()).unwrap().process().is_some());
+        let uid = rustix::process::getuid().as_raw();
+        assert!(nobody_yet.clone().found(child.id(), uid).is_some());
+        assert!(nobody_yet.found(child.id(), uid + 1).is_none(), "of another user");
         let other = Record { watch: "/s/other".into(), ..own.clone() };
         assert!(other.process().is_none());
         child.kill().unwrap();

@@ -37,26 +37,51 @@ fn given(pid: u32, name: &str) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
 }
 
-/// Every process that leads a session and was started with this variable: by its value. What such a process starts inherits the
-/// variable, but not the session's lead.
-pub(crate) fn session_leaders_given(name: &str) -> BTreeMap<PathBuf, u32> {
+/// Every process that leads a session, was started with this variable and is of the user that this value belongs to: by the value.
+/// What such a process starts inherits the variable, but not the session's lead. Anybody can give a program of theirs any variable,
+/// and a container has directories of the same names: hence the user, and [`is_of`].
+pub(crate) fn session_leaders_given(name: &str, owner: impl Fn(&Path) -> Option<u32>) -> BTreeMap<PathBuf, u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let leaders = pids
         .filter(|pid| std::fs::read_to_string(file(*pid, "stat")).is_ok_and(|stat| session_of(&stat) == Some(*pid)));
-    leaders.filter_map(|pid| Some((given(pid, name)?, pid))).collect()
+    let given = leaders.filter_map(|pid| Some((given(pid, name)?, pid)));
+    given.filter(|(value, pid)| owner(value).is_some_and(|uid| is_of(*pid, uid))).collect()
+}
+
+/// Whether this user started a process, and in our process namespace: another one is that of a container, whose users and
+/// directories only have the same numbers and names as ours.
+pub(crate) fn is_of(pid: u32, uid: u32) -> bool {
+    status(pid).is_some_and(|status| real_user(&status) == Some(uid) && is_at_home(&status))
+}
+
+fn status(pid: u32) -> Option<String> {
+    std::fs::read_to_string(file(pid, "status")).ok()
+}
+
+/// The real user id, the first of four: a program cannot change it by being somebody else's and set-user-id.
+fn real_user(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Whether a process has a number in our namespace alone (`NSpid`, `proc(5)`): in those of containers below it has one more each.
+/// Unlike the link `ns/pid`, everybody may read this.
+fn is_at_home(status: &str) -> bool {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("NSpid:"))
+        .is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 
 /// Ends what was started without new privileges and works in one of these directories: what jobs of a node that was killed left
-/// behind. Whoever only looks around there in a shell has given up nothing.
+/// behind. Whoever only looks around there in a shell has given up nothing, and in a container such a directory is another one.
 pub(crate) fn kill_left_in(directories: &[PathBuf]) {
     let Ok(entries) = std::fs::read_dir("/proc") else { return };
     for pid in entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok()) {
         let works_there = || {
             let cwd = std::fs::read_link(file(pid, "cwd"));
             cwd.is_ok_and(|cwd| directories.iter().any(|directory| cwd.starts_with(directory)))
-                && std::fs::read_to_string(file(pid, "status"))
-                    .is_ok_and(|status| status.contains("\nNoNewPrivs:\t1\n"))
+                && status(pid).is_some_and(|status| status.contains("\nNoNewPrivs:\t1\n") && is_at_home(&status))
         };
         if let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw)
             && works_there()
@@ -69,17 +94,20 @@ pub(crate) fn kill_left_in(directories: &[PathBuf]) {
     }
 }
 
-/// Ends every process of these users.
+/// Ends every process of these users, but for those of containers.
 pub(crate) fn kill_all_of(users: std::ops::RangeInclusive<u32>) {
     // Twice: what is forked while the list is read.
     for _ in 0..2 {
         let Ok(entries) = std::fs::read_dir("/proc") else { return };
         for entry in entries.flatten() {
-            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let theirs = || entry.metadata().is_ok_and(|metadata| users.contains(&metadata.uid()));
-            if let Some(pid) = pid.and_then(Pid::from_raw)
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            let theirs = || {
+                entry.metadata().is_ok_and(|metadata| users.contains(&metadata.uid()))
+                    && status(pid).is_some_and(|status| is_at_home(&status))
+            };
+            if let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw)
                 && theirs()
-                && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
+                && let Ok(process) = pidfd_open(number, PidfdFlags::empty())
                 // It might have become another's meanwhile.
                 && theirs()
             {
@@ -164,11 +192,22 @@ mod tests {
     }
 
     #[test]
+    fn who_a_process_is_and_whether_it_is_a_containers_stands_in_its_status() {
+        let status = "Name:\tcelld\nUid:\t1000\t0\t0\t0\nGid:\t0\t0\t0\t0\nNSpid:\t4711\nNoNewPrivs:\t1\n";
+        assert_eq!(real_user(status), Some(1000));
+        assert!(is_at_home(status));
+        assert!(!is_at_home(&status.replace("4711", "4711\t1")), "the first process of a container");
+        assert!(!is_at_home("Name:\tcelld\n"));
+    }
+
+    #[test]
     fn this_process_can_be_looked_at() {
         let own = std::process::id();
         assert!(start_time(own).unwrap() > 0);
         assert_eq!(start_time(own), start_time(own));
         assert_eq!(parent(own), Some(std::os::unix::process::parent_id()));
+        let uid = rustix::process::getuid().as_raw();
+        assert!(is_of(own, uid) && !is_of(own, uid + 1));
         let path = std::env::var("PATH").unwrap();
         assert!(was_given(own, "PATH", Path::new(&path)) && !was_given(own, "PATH", Path::new("/other")));
     }

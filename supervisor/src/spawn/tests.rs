@@ -185,3 +185,68 @@ async fn what_a_job_of_a_killed_node_left_is_found_by_where_it_works() {
     started[1].signal(Signal::KILL);
     finished(&mut started[1]).await;
 }
+
+/// Says `up`, and then what is written to the pipe.
+const ECHO: &str = "echo up; read line <> pipe; echo $line";
+
+/// Starts [`ECHO`] as another user, in a directory and with a variable; behind `before`, which may put it into a container.
+async fn echo_of(spawner: &Spawner, before: &str, uid: u32, dir: &std::path::Path) -> Spawned {
+    let dir = dir.display();
+    let user = format!("setpriv --reuid={uid} --regid={uid} --clear-groups");
+    let mut spec = shell(&format!("exec {before} env -C '{dir}' IN_TEST='{dir}' setsid {user} sh -c '{ECHO}'"));
+    spec.environment.insert("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
+    let mut spawned = spawner.spawn(spec).await.unwrap();
+    let mut stdout = File::from(spawned.stdout.take().unwrap());
+    let mut up = [0; 3];
+    stdout.read_exact(&mut up).unwrap();
+    spawned.stdout = Some(stdout.into());
+    spawned
+}
+
+/// What it says to the end, when it is told this.
+fn told(spawned: &mut Spawned, dir: &std::path::Path, line: &str) -> String {
+    let mut pipe = File::options().read(true).write(true).open(dir.join("pipe")).unwrap();
+    writeln!(pipe, "{line}").unwrap();
+    let mut said = String::new();
+    File::from(spawned.stdout.take().unwrap()).read_to_string(&mut said).unwrap();
+    said
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_of_a_container_is_nobody_of_ours_whatever_user_directory_and_variables_it_has() {
+    const CONTAINER: &str = "unshare --pid --fork";
+    const UID: u32 = 1_812_345_678;
+    let can = |program: &mut Command| program.status().is_ok_and(|status| status.success());
+    if !can(Command::new("unshare").args(["--pid", "--fork", "setpriv", "--reuid=1812345678", "true"])) {
+        eprintln!("SKIPPED: only root makes processes somebody else's and puts them into a container");
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    open(base.path(), 0o711);
+    let [ours, theirs] = ["ours", "theirs"].map(|name| {
+        let dir = base.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        open(&dir, 0o711);
+        assert!(can(Command::new("mkfifo").arg(dir.join("pipe"))));
+        open(&dir.join("pipe"), 0o666);
+        dir
+    });
+    let spawner = Spawner::start().unwrap();
+    let mut here = echo_of(&spawner, "", UID, &ours).await;
+    let mut there = echo_of(&spawner, CONTAINER, UID, &theirs).await;
+
+    let found = proc::session_leaders_given("IN_TEST", |_| Some(UID));
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&ours]);
+    assert!(proc::session_leaders_given("IN_TEST", |_| Some(UID + 1)).is_empty(), "of another user");
+
+    proc::kill_left_in(std::slice::from_ref(&theirs));
+    proc::kill_all_of(UID..=UID);
+    assert_eq!(told(&mut here, &ours, "still here"), "", "what is ours was killed");
+    assert_eq!(told(&mut there, &theirs, "still here"), "still here\n");
+    for spawned in [here, there] {
+        finished(&mut ProcessHandle::of_child(spawned.pid, spawned.pidfd).unwrap()).await;
+    }
+}

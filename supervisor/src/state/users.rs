@@ -100,7 +100,7 @@ impl Users {
 
     /// An application's user: the one that it has, or a new one, written down before it is returned.
     pub(crate) fn application(&self, name: &ApplicationName) -> io::Result<User> {
-        let mut book = self.applications.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.book();
         let own = RangeInclusive::new(self.range.start() + APPLICATIONS, *self.range.end());
         let uid = match book.get(name) {
             // The range was changed: others may be using the old one.
@@ -125,6 +125,11 @@ impl Users {
         Ok(User { uid, gid: uid, groups: Vec::new(), mask: PRIVATE })
     }
 
+    /// The id that an application has been given, out of this range or an earlier one.
+    pub(crate) fn given(&self, name: &ApplicationName) -> Option<u32> {
+        self.book().get(name).copied()
+    }
+
     /// The ids of deploy jobs.
     pub(crate) fn jobs(&self) -> RangeInclusive<u32> {
         self.range.start() + JOBS.start()..=self.range.start() + JOBS.end()
@@ -133,6 +138,10 @@ impl Users {
     /// The ids of everything that runs code of others: applications and deploy jobs.
     pub(crate) fn strangers(&self) -> RangeInclusive<u32> {
         self.range.start() + JOBS.start()..=*self.range.end()
+    }
+
+    fn book(&self) -> std::sync::MutexGuard<'_, BTreeMap<ApplicationName, u32>> {
+        self.applications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn free_jobs(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
@@ -177,7 +186,9 @@ mod tests {
         let second = users(dir.path()).application(&app("blog")).unwrap();
         assert_eq!((first.uid, second.uid), (700_032, 700_033));
         assert_eq!(users(dir.path()).application(&app("shop")).unwrap(), first);
+        assert_eq!(users(dir.path()).given(&app("none")), None);
         let moved = Users::of(dir.path(), &(800_000..=800_099)).unwrap();
+        assert_eq!(moved.given(&app("shop")), Some(700_032), "what runs has the old one still");
         assert_eq!(moved.application(&app("shop")).unwrap().uid, 800_032, "never an id outside of the range");
     }
 

@@ -437,3 +437,33 @@ async fn a_process_that_no_record_leads_to_is_found_and_taken_over() {
     second.signal(Signal::SIGTERM);
     assert!(second.ended().success(), "{}", place.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_of_another_user_with_an_applications_variable_is_not_taken_over() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("SKIPPED: only root starts programs as somebody else");
+        return;
+    }
+    let place = Place::new();
+    // The path that the supervisor finds: a temporary directory may be behind a link.
+    std::fs::create_dir(place.state()).unwrap();
+    let watch = std::fs::canonicalize(place.state()).unwrap().join("celld/shop/watch");
+    let mut stranger = std::process::Command::new("setpriv");
+    stranger.args(["--reuid=1812345679", "--regid=1812345679", "--clear-groups", "setsid", "sleep", "600"]);
+    let mut stranger = stranger.env("CELLD_WATCH", watch).spawn().unwrap();
+    // Not before it is what it wants to pass for.
+    let stat = format!("/proc/{}/stat", stranger.id());
+    until("it to lead a session", || std::fs::read_to_string(&stat).unwrap().contains("(sleep)").then_some(()));
+
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    let status = watched(&mut client, ready_with("v1")).await.remove(0);
+    assert!(!status.adopted && status.pid != Some(stranger.id()));
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success(), "{}", place.log());
+    assert!(alive(stranger.id()), "and it is not ended");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
