@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options};
-use crate::celld::Fleet;
+use crate::celld::{Fleet, Stop};
 use crate::daemon::{Group, Handles, Name};
 use crate::ending::Ending;
 use crate::figures;
@@ -24,8 +24,8 @@ use crate::node::{Facts, Node, write_node_file};
 use crate::reload;
 use crate::service::Service;
 use crate::signals::Signals;
-use crate::spawn::proc;
-use crate::state::Dirs;
+use crate::spawn::{Spawner, proc};
+use crate::state::{Dirs, Users};
 
 /// When a daemon that is not ready yet is named for the first time…
 const FIRST_COMPLAINT: Duration = Duration::from_secs(5);
@@ -41,10 +41,14 @@ const COMPLAINTS: Duration = Duration::from_secs(30);
 /// What keeps the node from running, with the next step and the exit code to end with.
 pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     let mut signals = Signals::install(options.dev.is_some())?;
-    let node = tokio::select! {
-        biased;
-        () = signals.stop() => return Ok(Ended::Stopped),
-        node = Node::prepare(&config, &options) => node?,
+    let node = {
+        let preparing = Node::prepare(&config, &options);
+        tokio::pin!(preparing);
+        tokio::select! {
+            biased;
+            () = signals.stop() => return end_early(preparing, &mut signals, &config).await,
+            node = &mut preparing => node?,
+        }
     };
     let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, planner } =
         node;
@@ -89,11 +93,7 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     // No other settings from here on.
     talking.shutdown().await;
     if parting == Parting::Stop {
-        fleet.clear().await;
-    }
-    if let (Parting::Stop, Some(users)) = (parting, &users) {
-        let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
-        fence.lower(&spawner).await;
+        clear(&fleet, users.as_deref(), &config, &spawner).await;
     }
     served.cancel();
     while server.join_next().await.is_some() {}
@@ -102,6 +102,45 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     }
     drop(footprint);
     outcome.map(|()| ended)
+}
+
+/// Asked to end before there was a node. A stop ends what an earlier supervisor left serving, too, and only a node that was prepared
+/// knows of it; each step of that has a limit of its own. Asked again, it kills.
+///
+/// # Errors
+/// What keeps the node from being prepared: nobody has ended what was left then.
+async fn end_early(
+    preparing: impl Future<Output = Result<Node, Error>>,
+    signals: &mut Signals,
+    config: &Config,
+) -> Result<Ended, Error> {
+    if manager::asked_to_end().await == Parting::Leave {
+        return Ok(Ended::Stopped);
+    }
+    tracing::info!("asked to end while starting: ending what an earlier run left");
+    manager::tell(&[NotifyState::Stopping, NotifyState::Status("ending what an earlier run left")]);
+    let Node { fleet, spawner, planner, footprint, .. } = preparing.await?;
+    let ended = tokio::select! {
+        biased;
+        () = fleet.stop(Stop::Drained) => Ended::Stopped,
+        () = signals.stop() => {
+            tracing::warn!("asked again: killing what is still there");
+            fleet.stop(Stop::Killed).await;
+            Ended::Hurried
+        }
+    };
+    clear(&fleet, planner.users.as_deref(), config, &spawner).await;
+    drop(footprint);
+    Ok(ended)
+}
+
+/// Removes what bounded and fenced the applications. To be called once all of them have ended.
+async fn clear(fleet: &Fleet, users: Option<&Users>, config: &Config, spawner: &Spawner) {
+    fleet.clear().await;
+    if let Some(users) = users {
+        let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
+        fence.lower(spawner).await;
+    }
 }
 
 /// What becomes of the applications now that the node ends.

@@ -13,10 +13,20 @@ pub(crate) fn install(dir: &Path) {
         symlink(FAKE, dir.join(format!("scafo-{daemon}"))).unwrap();
     }
     symlink(FAKE, dir.join("real-celld")).unwrap();
+    celld(dir, "");
+}
+
+/// Has the celld of this directory wait for a file before it says its version, and say that it waits by another.
+pub(crate) fn hesitate(dir: &Path) {
+    let at = dir.display();
+    celld(dir, &format!("touch '{at}/celld.asked'; while [ ! -e '{at}/celld.goes-on' ]; do sleep 0.01; done; "));
+}
+
+fn celld(dir: &Path, before_version: &str) {
     let at = dir.display();
     let text = format!(
         "#!/bin/sh\n\
-         if [ \"$1\" = --version ]; then echo 'celld 0.6.0'; exit 0; fi\n\
+         if [ \"$1\" = --version ]; then {before_version}echo 'celld 0.6.0'; exit 0; fi\n\
          if [ \"$1\" = deploy ]; then . '{at}/deploy.sh'; fi\n\
          exec '{at}/real-celld' \"$@\"\n"
     );

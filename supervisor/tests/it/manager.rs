@@ -244,3 +244,35 @@ async fn a_request_to_end_that_nobody_explains_is_a_stop() {
     assert!(node.ended().success(), "{}", place.log());
     assert!(before.iter().all(|status| !alive(status.pid.unwrap())));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_while_the_node_starts_ends_what_the_last_one_left_and_a_restart_leaves_it() {
+    let place = Place::new();
+    let manager = Manager::new();
+    let job = Arc::new(Mutex::new("restart"));
+    let bus = tokio::net::UnixListener::bind(manager.bus()).unwrap();
+    let mut serving = tokio::task::JoinSet::new();
+    serving.spawn(serve(bus, Arc::clone(&job)));
+    let mut node = manager.start(&place);
+    node.ready();
+    apply(&mut node.client(), 1, &["shop", "blog"]).await.unwrap();
+    let before = running(&node).await;
+    node.signal(Signal::SIGKILL);
+    node.ended();
+    drop(node);
+    place.hesitates();
+    for (kind, left) in [("restart", true), ("stop", false)] {
+        *job.lock().unwrap() = kind;
+        let _ = std::fs::remove_file(place.fakes().join("celld.asked"));
+        let mut node = manager.start(&place);
+        until("it to be starting", || place.fakes().join("celld.asked").exists().then_some(()));
+        node.signal(Signal::SIGTERM);
+        if !left {
+            manager.is_told("STATUS=ending what an earlier run left");
+            place.tell("celld.goes-on", "");
+        }
+        assert!(node.ended().success(), "{kind}: {}", place.log());
+        assert!(before.iter().all(|status| alive(status.pid.unwrap()) == left), "{kind}: {}", place.log());
+    }
+    assert!(!place.state().join("node.json").exists());
+}

@@ -60,6 +60,11 @@ impl Place {
         std::os::unix::fs::symlink("mute", self.fakes().join(format!("{what}.mute"))).unwrap();
     }
 
+    /// Has celld say its version only when there is a file `celld.goes-on`; once it was asked there is a file `celld.asked`.
+    pub(crate) fn hesitates(&self) {
+        crate::fakes::hesitate(&self.fakes());
+    }
+
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }

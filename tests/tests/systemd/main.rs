@@ -466,6 +466,23 @@ async fn stops(machine: &Machine) {
     assert!(machine.processes("/usr/lib/scafo/").is_empty());
     assert_eq!(machine.property("scafo-app-shop.scope", "ActiveState"), "inactive");
     assert!(text(&machine.run("nft list tables").stdout).is_empty(), "the fence is down");
-    machine.must("dpkg --purge scafo").await;
+    removal_ends_what_a_node_that_cannot_start_left(machine).await;
     assert!(!machine.root().join("var/lib/scafo").exists() && !machine.root().join("usr/bin/scafo").exists());
+}
+
+/// Nobody but a supervisor ends applications, and with such a setting none starts.
+async fn removal_ends_what_a_node_that_cannot_start_left(machine: &Machine) {
+    let applications = || machine.processes("/usr/local/lib/celld-workerd.*fleets/");
+    machine.must("systemctl start scafo.service").await;
+    wait::until("the shop to run again", LIMIT, || async { (!applications().is_empty()).then_some(()) }).await;
+    std::fs::write(machine.root().join("etc/scafo/scafo.toml"), "nonsense = 1\n").expect("the configuration");
+    let _ = machine.run_beside("systemctl restart scafo.service").await;
+    wait::until("systemd to give up on the node", LIMIT, || async {
+        (machine.property("scafo.service", "ActiveState") == "failed").then_some(())
+    })
+    .await;
+    machine.must("systemctl stop scafo.service").await;
+    assert!(!applications().is_empty(), "they serve on\n{}", machine.journal());
+    machine.must("dpkg --purge scafo").await;
+    assert!(applications().is_empty(), "the package is gone and they are not");
 }
