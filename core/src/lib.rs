@@ -3,6 +3,7 @@
 //! Everything here is pure: no runtime, no network, no clock of its own, no files. A value of a type from this crate has
 //! been checked already, because its constructors are the only way to one.
 
+pub mod address;
 pub mod config;
 pub mod deploy;
 pub mod domain;

@@ -1,10 +1,12 @@
 //! What a node runs with: options over environment over defaults, checked against each other.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
+
+use scafo_core::address::is_private;
 
 use crate::{
     Failure,
@@ -157,24 +159,6 @@ fn check_advertise(text: &str, unsafe_public: bool) -> Outcome<()> {
         }
         Some(_) | None => refused("write ADDRESS:PORT or HOST:PORT"),
     }
-}
-
-/// RFC 1918, RFC 6598 (100.64/10), loopback, link-local (RFC 3927, RFC 4291), unique local (RFC 4193).
-fn is_private(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(ip) => is_private_v4(ip),
-        IpAddr::V6(ip) => ip.to_ipv4_mapped().map_or_else(|| is_private_v6(ip), is_private_v4),
-    }
-}
-
-fn is_private_v4(ip: Ipv4Addr) -> bool {
-    let [first, second, ..] = ip.octets();
-    ip.is_private() || ip.is_loopback() || ip.is_link_local() || (first == 100 && (64..128).contains(&second))
-}
-
-fn is_private_v6(ip: Ipv6Addr) -> bool {
-    let first = ip.segments()[0];
-    ip.is_loopback() || (first & 0xffc0) == 0xfe80 || (first & 0xfe00) == 0xfc00
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use scafo_core::address::is_private;
 use scafo_core::config::Config;
 use scafo_core::settings::{BucketAccess, Secret};
 use scafo_core::token::PublicKey;
@@ -340,16 +341,6 @@ fn say_what_is_special(config: &Config, options: &Options, tokens: &[Secret], fa
         tracing::warn!(%listen, "the API listens on a public address without TLS: tokens and certificate keys travel in clear");
     }
     tracing::debug!(tokens = tokens.len(), "ingress tokens are admitted");
-}
-
-fn is_private(ip: std::net::IpAddr) -> bool {
-    match ip {
-        std::net::IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local(),
-        // Unique local addresses (RFC 4193) and link-local ones.
-        std::net::IpAddr::V6(ip) => {
-            ip.is_loopback() || (ip.segments()[0] & 0xfe00) == 0xfc00 || (ip.segments()[0] & 0xffc0) == 0xfe80
-        }
-    }
 }
 
 /// celld takes about eight descriptors for each resident cell and raises its soft limit to the hard one by itself; our daemons

@@ -52,7 +52,7 @@ pub const KEYS: &[Key] = &[
         "node.address",
         Kind::Text,
         "",
-        "IP address at which peers and ingresses reach this node; without it a second node is refused",
+        "Private IP address at which peers and ingresses reach this node; without it a second node is refused",
     ),
     key("node.labels", Kind::Map, "", "Labels that node selectors match"),
     key("node.heartbeat", Kind::Duration, "30s", "How often the node record is written; equal on all nodes"),

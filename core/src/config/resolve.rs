@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::layers::{Error, Layers, Merged};
 use super::value::{Raw, Refusal};
 use super::{Api, Celld, Config, Ingress, Node, Observe};
+use crate::address::is_private;
 use crate::domain::Host;
 use crate::id::NodeId;
 use crate::settings::{BucketAccess, DeployIntakeSettings, Secret, TraefikTls};
@@ -29,6 +30,8 @@ pub(super) fn resolve(layers: &Layers<'_>) -> Result<Config, Error> {
     let merged = Merged::of(layers)?;
     let node = node(&merged)?;
     let (state_dir, runtime_dir) = directories(&merged)?;
+    let celld = celld(&merged)?;
+    closed_to_strangers(&merged, node.address, &celld)?;
     Ok(Config {
         lease_ttl: merged.get("lease.ttl").read(|raw| raw.duration(INTERVAL))?,
         platform_domains: platform_domains(&merged)?,
@@ -36,7 +39,7 @@ pub(super) fn resolve(layers: &Layers<'_>) -> Result<Config, Error> {
         api: api(&merged, node.address)?,
         ingress: ingress(&merged)?,
         ingressd_listen: merged.get("ingressd.listen").try_read(|raw| raw.parsed(HOW_TO_LISTEN))?,
-        celld: celld(&merged)?,
+        celld,
         deploy: deploy(&merged)?,
         deploy_jobs: merged.get("deploy.jobs").read(|raw| small(raw, 1..=64))?,
         // With its envelope the largest fits an object of the bucket.
@@ -81,6 +84,24 @@ fn address(raw: &Raw) -> Result<IpAddr, Refusal> {
         return Err("peers cannot reach a node at such an address; write the address of an interface".to_owned());
     }
     Ok(address)
+}
+
+/// What celld needs before it advertises a public address.
+const UNSAFE_PUBLIC: &str = "CELLD_UNSAFE_PUBLIC_ADVERTISE";
+
+/// Peers of an application speak to its celld at the node's address, where nobody is asked for credentials. celld starts with no public
+/// one unless it is told to; every application would end at its start again and again.
+fn closed_to_strangers(merged: &Merged, address: Option<IpAddr>, celld: &Celld) -> Result<(), Error> {
+    let allowed = celld.env.get(UNSAFE_PUBLIC).is_some_and(|value| value == "1");
+    if allowed || address.is_none_or(is_private) {
+        return Ok(());
+    }
+    let rule = format!(
+        "it is a public address, at which everybody could stop the applications or read their data, so celld refuses to start there; \
+         write this node's address in a private network or VPN (or, when a firewall keeps strangers out, set {UNSAFE_PUBLIC}=1 in \
+         celld.env)"
+    );
+    Err(merged.get("node.address").refuse(rule))
 }
 
 fn labels(raw: &Raw) -> Result<BTreeMap<String, String>, Refusal> {

@@ -176,6 +176,21 @@ fn the_api_listens_on_loopback_and_on_the_nodes_address() {
 }
 
 #[test]
+fn a_public_address_of_the_node_is_refused_unless_celld_may_advertise_it() {
+    let allowed = |value: &'static str| ("celld.env", value);
+    for public in ["203.0.113.7", "8.8.8.8", "100.128.0.1", "2001:db8::1", "255.255.255.255"] {
+        let refused = refusal(&[("node.address", public)], &[], "");
+        assert!(refused.contains("`node.address`") && refused.contains("CELLD_UNSAFE_PUBLIC_ADVERTISE=1"), "{refused}");
+        let no = with(&[("node.address", public), allowed("CELLD_UNSAFE_PUBLIC_ADVERTISE=0")], &[], "");
+        assert!(no.is_err(), "{public}");
+        with(&[("node.address", public), allowed("CELLD_UNSAFE_PUBLIC_ADVERTISE=1")], &[], "").unwrap();
+    }
+    for private in ["127.0.0.9", "10.83.0.1", "100.64.0.1", "169.254.7.7", "192.168.0.2", "fd00::7", "fe80::7", "::1"] {
+        with(&[("node.address", private)], &[], "").unwrap();
+    }
+}
+
+#[test]
 fn values_out_of_bounds_are_refused_with_the_rule() {
     for (key, bad) in [
         ("node.address", "example.com"),
