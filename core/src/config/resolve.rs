@@ -217,6 +217,13 @@ fn api(merged: &Merged, address: Option<IpAddr>) -> Result<Api, Error> {
         addresses.extend([loopback].into_iter().chain(address).map(|ip| SocketAddr::new(ip, API_PORT)));
     }
     addresses.dedup();
+    // The other nodes send requests there, and so do their ingresses; none of them may be sent to itself.
+    if address.is_some_and(|ip| !is_loopback(ip)) && addresses.iter().all(|listen| is_loopback(listen.ip())) {
+        return Err(listen.refuse(
+            "only this machine reaches the API there, and node.address says that others are to reach this node; add node.address with a \
+             port, or leave the setting out",
+        ));
+    }
     // Each is one inherited descriptor; a machine with more interfaces listens on the unspecified address.
     if addresses.len() > 8 {
         return Err(listen.refuse("at most 8 addresses"));
@@ -331,10 +338,14 @@ fn flush(raw: &Raw) -> Result<Option<Duration>, Refusal> {
     }
 }
 
+const fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
 /// Nobody is asked for a token there, so nobody else may reach it.
 fn loopback(raw: &Raw) -> Result<SocketAddr, Refusal> {
     let address: SocketAddr = raw.parsed(HOW_TO_LISTEN)?;
-    if address.ip().to_canonical().is_loopback() {
+    if is_loopback(address.ip()) {
         return Ok(address);
     }
     Err("whoever reaches the metrics reads them: write a loopback address, like 127.0.0.1:7402".to_owned())

@@ -191,6 +191,20 @@ fn a_public_address_of_the_node_is_refused_unless_celld_may_advertise_it() {
 }
 
 #[test]
+fn an_api_that_no_other_machine_reaches_is_refused_for_a_node_that_others_are_to_reach() {
+    let listening = |listen: &'static str| with(&[("node.address", "10.0.0.7"), ("api.listen", listen)], &[], "");
+    for alone in ["127.0.0.1:7400", "127.0.0.1:0,[::1]:7400", "[::ffff:127.0.0.1]:7400"] {
+        let refused = listening(alone).unwrap_err().to_string();
+        assert!(refused.contains("`api.listen`") && refused.contains("node.address"), "{refused}");
+        with(&[("node.address", "127.0.0.1"), ("api.listen", alone)], &[], "").unwrap();
+        with(&[("api.listen", alone)], &[], "").unwrap();
+    }
+    for reached in ["127.0.0.1:7400,10.0.0.7:7400", "0.0.0.0:0", "[::]:7400", "10.99.0.7:7400"] {
+        listening(reached).unwrap();
+    }
+}
+
+#[test]
 fn values_out_of_bounds_are_refused_with_the_rule() {
     for (key, bad) in [
         ("node.address", "example.com"),

@@ -267,9 +267,7 @@ impl Plan<'_> {
     fn identity(&self) -> Result<NodeIdentity, Error> {
         let advertised = self.config.advertised();
         let addresses = self.sockets.api.iter().map(address).collect::<Result<Vec<_>, _>>()?;
-        let serves = |listen: &&SocketAddr| listen.ip() == advertised || listen.ip().is_unspecified();
-        let listen = addresses.iter().find(serves).or(addresses.first()).copied();
-        let api = listen.map(|l| SocketAddr::new(if serves(&&l) { advertised } else { l.ip() }, l.port()));
+        let api = published(&addresses, advertised);
         Ok(NodeIdentity {
             id: self.node.clone(),
             public_key: self.public_key.clone(),
@@ -348,6 +346,16 @@ fn named_callers(name: Name, users: &Users) -> Option<String> {
     Some(served.iter().map(of).collect::<Vec<_>>().join(";"))
 }
 
+/// Where the rest of the fleet finds the API: at the node's own address when it listens there, else at another one that is not loopback,
+/// which every machine has for itself; that only for a node that is alone.
+fn published(listening: &[SocketAddr], advertised: IpAddr) -> Option<SocketAddr> {
+    let serves = |listen: &SocketAddr| listen.ip() == advertised || listen.ip().is_unspecified();
+    if let Some(listen) = listening.iter().find(|listen| serves(listen)) {
+        return Some(SocketAddr::new(advertised, listen.port()));
+    }
+    listening.iter().find(|listen| !listen.ip().to_canonical().is_loopback()).or(listening.first()).copied()
+}
+
 /// Loopback where the address says "every interface".
 pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
@@ -368,4 +376,25 @@ fn shared(socket: &impl std::os::fd::AsFd) -> Result<OwnedFd, Error> {
             "raise the limit of open files (LimitNOFILE, `ulimit -n`)",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fleet_is_told_an_address_of_the_api_that_it_reaches() {
+        for (listening, advertised, expected) in [
+            (&["127.0.0.1:7400", "10.0.0.7:7401"][..], "10.0.0.7", "10.0.0.7:7401"),
+            (&["0.0.0.0:7400"], "10.0.0.7", "10.0.0.7:7400"),
+            (&["127.0.0.1:7400", "10.99.0.7:7401"], "10.0.0.7", "10.99.0.7:7401"),
+            (&["127.0.0.1:7400"], "127.0.0.1", "127.0.0.1:7400"),
+            (&["[::1]:7400"], "127.0.0.1", "[::1]:7400"),
+        ] {
+            let listening: Vec<SocketAddr> = listening.iter().map(|listen| listen.parse().unwrap()).collect();
+            let api = published(&listening, advertised.parse().unwrap());
+            assert_eq!(api, Some(expected.parse().unwrap()), "{listening:?}");
+        }
+        assert_eq!(published(&[], IpAddr::from([127, 0, 0, 1])), None);
+    }
 }
