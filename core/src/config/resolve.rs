@@ -244,6 +244,13 @@ fn ingress(merged: &Merged) -> Result<Ingress, Error> {
             token.refuse("an empty token would let anybody read the routes; write one, or leave the setting out")
         );
     }
+    let tokens: Vec<&str> = tokens.iter().map(|token| token.trim()).collect();
+    // What stands in an `Authorization` header as one word; the API takes nothing else for a token.
+    if !tokens.iter().all(|token| token.bytes().all(|byte| byte.is_ascii_graphic())) {
+        return Err(
+            token.refuse("a request cannot carry such a token: write printable ASCII characters without spaces")
+        );
+    }
     if tokens.len() > MAX_ITEMS || tokens.iter().any(|token| token.len() > 4096) {
         return Err(token.refuse("at most 1000 tokens of at most 4096 bytes"));
     }

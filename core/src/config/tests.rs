@@ -140,6 +140,22 @@ fn an_empty_ingress_token_is_refused_wherever_it_stands() {
 }
 
 #[test]
+fn an_ingress_token_that_no_request_can_carry_is_refused_without_being_shown() {
+    for file in [
+        "ingress.token = [\"fine\", \"hunter two\"]",
+        "ingress.token = [\"hunter\\ttwo\"]",
+        "ingress.token = [\"hunter\\u00e9\"]",
+        "ingress.token = [\"hunter\\u007f\"]",
+    ] {
+        let refused = refusal(&[], &[], file);
+        assert!(refused.contains("`ingress.token`") && refused.contains("ASCII"), "{refused}");
+        assert!(!refused.contains("hunter"), "{refused}");
+    }
+    let trimmed = with(&[], &[], "ingress.token = [\" a~!\\n\"]").unwrap();
+    assert_eq!(trimmed.ingress.tokens.iter().map(Secret::expose).collect::<Vec<_>>(), ["a~!"]);
+}
+
+#[test]
 fn other_empty_variables_count_as_unset() {
     assert!(with(&[], &[("SCAFO_BUCKET_ENDPOINT", ""), ("SCAFO_LEASE_TTL", " ")], "").is_ok());
 }
