@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use super::environment::{Given, Role, build};
 use super::version::Version;
 use crate::api::DevOptions;
 use crate::manager::Enclosure;
-use crate::state::{Dirs, Pair, Users};
+use crate::spawn::User;
+use crate::state::{Dirs, Pair, Users, give, give_within, private_dir};
 
 /// What every celld of this node is started with.
 #[derive(Debug)]
@@ -44,6 +46,17 @@ impl Launch {
     pub(super) fn own(&self, application: &ApplicationName) -> Own {
         let root = self.dirs.application(application.as_str());
         Own { watch: root.join("watch"), assets: root.join("assets"), temp: root.join("tmp") }
+    }
+
+    /// Makes those that are not there, and the user their owner. Each is given away, not only the one above: that is the user's already
+    /// when one below it was removed.
+    pub(super) fn make_own(&self, application: &ApplicationName, user: Option<&User>) -> io::Result<()> {
+        let Own { watch, assets, temp } = self.own(application);
+        let all = [&watch, &assets, &temp];
+        all.into_iter().try_for_each(|dir| private_dir(dir))?;
+        let Some(user) = user else { return Ok(()) };
+        give(&self.dirs.application(application.as_str()), user.uid, user.gid, 0o700)?;
+        all.into_iter().try_for_each(|dir| give_within(dir, user.uid, user.gid))
     }
 
     /// The application whose data directory this is, if it is one of ours.
@@ -140,6 +153,7 @@ impl Launch {
 mod tests {
     use super::*;
     use scafo_core::settings::Secret;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn launch(prefix: &str, endpoint: Option<&str>) -> Launch {
         Launch {
@@ -210,6 +224,29 @@ mod tests {
         assert_eq!(launch.application_of(&own).unwrap().as_str(), "shop");
         for other in ["/other/celld/shop/watch", "/s/celld/shop/tmp", "/s/celld/Not A Name/watch", "/"] {
             assert_eq!(launch.application_of(Path::new(other)), None);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_was_removed_is_made_again_for_the_applications_user() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root gives files away");
+            return;
+        }
+        let state = tempfile::tempdir().unwrap();
+        let dirs = Dirs { state: state.path().to_owned(), runtime: "/r".into() };
+        let launch = Launch { dirs, ..launch("", None) };
+        let application = "shop".parse().unwrap();
+        let user = User { uid: 7007, gid: 7008, groups: Vec::new(), mask: 0o077 };
+        launch.make_own(&application, Some(&user)).unwrap();
+        let Own { watch, assets, temp } = launch.own(&application);
+        for removed in [&watch, &assets, &temp] {
+            std::fs::remove_dir(removed).unwrap();
+            launch.make_own(&application, Some(&user)).unwrap();
+            for dir in [&watch, &assets, &temp] {
+                let metadata = std::fs::metadata(dir).unwrap();
+                assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o777), (7007, 7008, 0o700), "{dir:?}");
+            }
         }
     }
 

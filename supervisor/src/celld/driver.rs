@@ -27,7 +27,7 @@ use super::runtime::Runtime;
 use super::version::Version;
 use crate::manager::Bounds;
 use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
-use crate::state::{Book, Pair, give, private_dir};
+use crate::state::{Book, Pair};
 
 /// Shortest lease lifetime that is believed, so that a typing error makes no loop of starts.
 const SHORTEST_TTL: Duration = Duration::from_millis(100);
@@ -403,13 +403,8 @@ impl Driver {
     fn spec(&self, program: std::path::PathBuf, version: &Version, memory_mib: u64) -> io::Result<Spec> {
         let launch = &self.shared.launch;
         let own = launch.own(&self.application);
-        for dir in [&own.watch, &own.assets, &own.temp] {
-            private_dir(dir)?;
-        }
         let user = launch.users.as_ref().map(|users| users.application(&self.application)).transpose()?;
-        if let Some(user) = &user {
-            give(&launch.dirs.application(self.application.as_str()), user.uid, user.gid, 0o700)?;
-        }
+        launch.make_own(&self.application, user.as_ref())?;
         Ok(Spec {
             program,
             arguments: launch.node_arguments(&self.application, self.ports),

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use files::{read_json, remove, write_json};
 pub(crate) use identity::{EmbeddedBucket, ingress_token, node_id, node_key};
 pub(crate) use lock::Lock;
-pub(crate) use owners::{give, set_mode};
+pub(crate) use owners::{give, give_within, set_mode};
 pub(crate) use ports::{Book, Pair};
 pub(crate) use users::{Lent, Users, callers};
 

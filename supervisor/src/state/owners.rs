@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Uid, chownat, fchown, fstat, openat, statat};
 
 /// Makes a directory somebody's own, with everything below. Costs one look when it is already.
 pub(crate) fn give(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()> {
@@ -18,6 +18,18 @@ pub(crate) fn give(path: &Path, uid: u32, gid: u32, mode: u32) -> io::Result<()>
         chownat(CWD, path, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)), AtFlags::SYMLINK_NOFOLLOW)?;
     }
     set_mode(path, mode)
+}
+
+/// The same for a directory that stands in one which is theirs already, where they may have put anything in its place: a link there is
+/// refused, and the mode stays as it is.
+pub(crate) fn give_within(path: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    let directory = open(CWD, path)?;
+    let stat = fstat(&directory)?;
+    if stat.st_uid != uid || stat.st_gid != gid {
+        give_below(&directory, uid, gid)?;
+        fchown(&directory, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    }
+    Ok(())
 }
 
 /// Changes the mode of a directory of ours, where it differs.
@@ -65,6 +77,27 @@ fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_within_changes_hands_and_a_link_in_its_place_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: only root gives files away");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (inner, elsewhere) = (dir.path().join("inner"), dir.path().join("elsewhere"));
+        for made in [&inner, &elsewhere] {
+            std::fs::create_dir(made).unwrap();
+        }
+        std::fs::write(inner.join("file"), "").unwrap();
+        give_within(&inner, 7007, 7008).unwrap();
+        let owner = |path: &Path| std::fs::metadata(path).map(|m| (m.uid(), m.gid())).unwrap();
+        assert_eq!((owner(&inner), owner(&inner.join("file"))), ((7007, 7008), (7007, 7008)));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+        assert!(give_within(&link, 7007, 7008).is_err());
+        assert_eq!(owner(&elsewhere).0, 0);
+    }
 
     #[test]
     fn a_tree_changes_hands_and_what_is_linked_into_it_does_not() {
