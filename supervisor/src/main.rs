@@ -43,6 +43,16 @@ fn start(arguments: Arguments) -> Result<(), Error> {
     let environment: BTreeMap<String, String> = std::env::vars_os()
         .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
         .collect();
+    let options = Options { environment: environment.clone(), ..Options::default() };
+    let read = move || read(&arguments, &environment);
+    let config = read()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::new(format!("cannot start: {error}"), "start again"))?;
+    runtime.block_on(run(config, Options { reload: Some(Box::new(read)), ..options })).map(drop)
+}
+
+/// The configuration, at the start and again on SIGHUP.
+fn read(arguments: &Arguments, environment: &BTreeMap<String, String>) -> Result<Config, Error> {
     let path = arguments.config.clone().unwrap_or_else(|| PathBuf::from(config::DEFAULT_FILE));
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
@@ -56,14 +66,11 @@ fn start(arguments: Arguments) -> Result<(), Error> {
     };
     let path = path.display().to_string();
     let layers = config::Layers {
-        flags: &arguments.settings.into_iter().collect(),
-        environment: &environment,
+        flags: &arguments.settings.iter().cloned().collect(),
+        environment,
         file: Some(config::File { path: &path, text: &text }),
         defaults: &BTreeMap::new(),
     };
-    let config = Config::resolve(&layers)
-        .map_err(|error| Error::refused(error.to_string(), "correct the setting and start again"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::new(format!("cannot start: {error}"), "start again"))?;
-    runtime.block_on(run(config, Options { environment, ..Options::default() })).map(drop)
+    Config::resolve(&layers)
+        .map_err(|error| Error::refused(error.to_string(), "correct the setting and start again, or send SIGHUP again"))
 }

@@ -176,3 +176,25 @@ fn a_second_supervisor_on_the_directory_is_refused_and_the_first_goes_on() {
     assert_eq!(first.ready(), ready);
     assert!(alive(ready.pids.apiserver));
 }
+
+#[test]
+fn settings_are_read_again_on_sighup_whoever_runs_the_node() {
+    let place = Place::new();
+    let file = place.fakes().join("scafo.toml");
+    std::fs::write(&file, "[node.labels]\nregion = \"south\"\n").unwrap();
+    let mut node = place.start_with(|mut command| {
+        command.arg("--config").arg(&file);
+        command
+    });
+    node.ready();
+    std::fs::write(&file, "[node.labels]\nregion = 1979-05-27\n[node]\n").unwrap();
+    node.signal(Signal::SIGHUP);
+    until("the broken file to be refused", || place.log().contains("the settings stay as they are").then_some(()));
+    std::fs::write(&file, "[node.labels]\nregion = \"north\"\n").unwrap();
+    node.signal(Signal::SIGHUP);
+    until("the registry to be told", || {
+        place.noted("settings.registryd").last().filter(|told| told.contains("north")).map(drop)
+    });
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success(), "{}", place.log());
+}
