@@ -17,6 +17,12 @@ pub(crate) enum Exit {
     Unknown,
 }
 
+/// Kills a child of ours that nobody has waited for, with its group, and waits for it, which takes a moment.
+pub(super) fn end(pid: Pid) {
+    let _ = kill_process_group(pid, Signal::KILL);
+    let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+}
+
 /// A running or ended process.
 #[derive(Debug)]
 pub(crate) struct ProcessHandle {
@@ -26,14 +32,18 @@ pub(crate) struct ProcessHandle {
 }
 
 impl ProcessHandle {
-    /// For a child of ours.
+    /// For a child of ours, which leads a group. Nobody would own one that cannot be watched, so it is ended then.
     pub(crate) fn of_child(pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pid, pidfd: watch_end(pidfd)?, ended: None })
+        Self::watching(pid, pidfd).inspect_err(|_| end(pid))
     }
 
-    /// For a process that an earlier supervisor started.
+    /// For a process that an earlier supervisor started. One that cannot be watched runs on.
     pub(crate) fn of_stranger(pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
-        Self::of_child(pid, pidfd)
+        Self::watching(pid, pidfd)
+    }
+
+    fn watching(pid: Pid, pidfd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { pid, pidfd: watch_end(pidfd)?, ended: None })
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -17,7 +17,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use command_fds::{CommandFdExt as _, FdMapping};
@@ -243,10 +243,16 @@ fn spawn(spec: Spec) -> io::Result<Spawned> {
     {
         tracing::debug!(%error, "cannot make a process easier to kill than the node");
     }
-    // Nobody has waited for it, so the number is still this child's even if it has ended already.
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let pidfd = held(&mut child, |pid| pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from))?;
     let (stdout, stderr) = (child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from));
     Ok(Spawned { pid, pidfd, stdout, stderr })
+}
+
+/// Takes hold of a child. Nobody has waited for it, so the number is still its own even if it has ended already. One that cannot be
+/// held, because we may open no more files, is ended: nobody would own it.
+fn held(child: &mut Child, open: impl FnOnce(Pid) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
+    let pid = Pid::from_child(child);
+    open(pid).inspect_err(|_| handle::end(pid))
 }
 
 /// Anybody may raise the value of a process of theirs.

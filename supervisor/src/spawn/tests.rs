@@ -250,3 +250,27 @@ async fn a_process_of_a_container_is_nobody_of_ours_whatever_user_directory_and_
         finished(&mut ProcessHandle::of_child(spawned.pid, spawned.pidfd).unwrap()).await;
     }
 }
+
+#[tokio::test]
+async fn a_child_that_cannot_be_held_or_watched_is_ended() {
+    let spawner = Spawner::start().unwrap();
+    let spawned = spawner.spawn(shell("exec sleep 600")).await.unwrap();
+    let pid = spawned.pid.as_raw_nonzero().get().unsigned_abs();
+    // The runtime cannot wait for a plain file, as it cannot for anything when it has no more room.
+    let unwatchable = tempfile::tempfile().unwrap();
+    assert!(ProcessHandle::of_child(spawned.pid, unwatchable.into()).is_err());
+    assert_eq!(proc::start_time(pid), None, "nobody owns it");
+
+    let mut child = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+    let none_left = |_| Err(io::Error::from_raw_os_error(nix::libc::EMFILE));
+    assert!(held(&mut child, none_left).is_err());
+    assert_eq!(proc::start_time(child.id()), None, "nobody owns it");
+
+    // What an earlier supervisor started is left alone.
+    let mut child = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+    let unwatchable = tempfile::tempfile().unwrap();
+    assert!(ProcessHandle::of_stranger(Pid::from_child(&child), unwatchable.into()).is_err());
+    assert!(proc::start_time(child.id()).is_some());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
