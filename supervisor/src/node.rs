@@ -34,6 +34,8 @@ pub(crate) struct Node {
     pub(crate) facts: Facts,
     pub(crate) footprint: Footprint,
     pub(crate) planner: Planner,
+    /// Where it stands.
+    pub(crate) fence: Option<Fence>,
 }
 
 /// What the ready node says of itself, less the process ids.
@@ -104,9 +106,11 @@ impl Node {
             ..launch(config, options, &node, &dirs, &bucket, embedded.is_some())
         });
         let mut not_enforced = not_enforced(users.is_some(), &launch.enclosure);
-        not_enforced.extend(fence(users.as_deref(), config, &spawner, options.dev.is_some()).await);
         let ports = config.celld.port_range.clone();
         let fleet = Arc::new(Fleet::open(Arc::clone(&launch), Arc::clone(&runtime), spawner.clone(), ports)?);
+        // What was taken over is fenced, too. The fence of the supervisor that started it stands until then.
+        let fence = fence(users.as_ref(), config, &fleet, &spawner, options.dev.is_some()).await;
+        let fence = fence.map_err(|open| not_enforced.push(open)).ok();
         let deploys = Runner::new(launch, runtime, spawner.clone(), config.deploy_jobs);
         let cannot_share = |error: std::io::Error| Error::new(format!("cannot share a socket: {error}"), "start again");
         let supervisor_socket = sockets.supervisor.try_clone().map_err(cannot_share)?;
@@ -138,6 +142,7 @@ impl Node {
             facts,
             footprint,
             planner,
+            fence,
         })
     }
 }
@@ -209,7 +214,13 @@ fn not_enforced(users: bool, enclosure: &Enclosure) -> Vec<String> {
 }
 
 /// Puts up the fence between applications; says when there is none. A shared machine without it is worth a loud word.
-async fn fence(users: Option<&Users>, config: &Config, spawner: &Spawner, dev: bool) -> Option<String> {
+async fn fence(
+    users: Option<&Arc<Users>>,
+    config: &Config,
+    fleet: &Fleet,
+    spawner: &Spawner,
+    dev: bool,
+) -> Result<Fence, String> {
     let open = "closing the internal ports of applications to each other";
     let Some(users) = users else {
         if !dev {
@@ -218,15 +229,21 @@ async fn fence(users: Option<&Users>, config: &Config, spawner: &Spawner, dev: b
                  with celld.uidRange, or run only applications here that trust each other"
             );
         }
-        return Some(format!("{open}: they are not users of their own"));
+        return Err(format!("{open}: they are not users of their own"));
     };
-    let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
-    let why = fence.raise(spawner).await.err()?;
+    let mut fence = Fence {
+        users: Arc::clone(users),
+        strays: fleet.strays(),
+        address: config.advertised(),
+        range: config.celld.port_range.clone(),
+        beside_range: fleet.ports_beside_range(),
+    };
+    let Err(why) = fence.raise(spawner).await else { return Ok(fence) };
     tracing::error!(
         why,
         "applications reach each other's internal ports, which ask for no credentials: run only applications here that trust each other"
     );
-    Some(format!("{open}: {why}"))
+    Err(format!("{open}: {why}"))
 }
 
 /// Writes the file by which other commands find the node.

@@ -46,12 +46,23 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
         tokio::pin!(preparing);
         tokio::select! {
             biased;
-            () = signals.stop() => return end_early(preparing, &mut signals, &config).await,
+            () = signals.stop() => return end_early(preparing, &mut signals).await,
             node = &mut preparing => node?,
         }
     };
-    let Node { dirs, daemons, service, supervisor_socket, spawner, fleet, deploys, facts, mut footprint, planner } =
-        node;
+    let Node {
+        dirs,
+        daemons,
+        service,
+        supervisor_socket,
+        spawner,
+        fleet,
+        deploys,
+        facts,
+        planner,
+        fence,
+        mut footprint,
+    } = node;
     let served = CancellationToken::new();
     let known = Arc::new(OnceLock::<Handles>::new());
     let figures = figures::collect(Arc::clone(&known), Arc::clone(&fleet));
@@ -61,6 +72,9 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     // Ends with this function.
     let mut talking = JoinSet::new();
     talking.spawn(feed_watchdog());
+    if let Some(fence) = fence {
+        talking.spawn(fence.follow(spawner.clone()));
+    }
     // What it measures registryd asks it for.
     let _recording = Recording::begin("supervisor", planner.plan(&config, &[]).observe().as_ref(), String::new);
     let mut daemons = Group::start(daemons, &spawner);
@@ -93,7 +107,7 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     // No other settings from here on.
     talking.shutdown().await;
     if parting == Parting::Stop {
-        clear(&fleet, users.as_deref(), &config, &spawner).await;
+        clear(&fleet, users.as_deref(), &spawner).await;
     }
     served.cancel();
     while server.join_next().await.is_some() {}
@@ -112,7 +126,6 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
 async fn end_early(
     preparing: impl Future<Output = Result<Node, Error>>,
     signals: &mut Signals,
-    config: &Config,
 ) -> Result<Ended, Error> {
     if manager::asked_to_end().await == Parting::Leave {
         return Ok(Ended::Stopped);
@@ -129,17 +142,16 @@ async fn end_early(
             Ended::Hurried
         }
     };
-    clear(&fleet, planner.users.as_deref(), config, &spawner).await;
+    clear(&fleet, planner.users.as_deref(), &spawner).await;
     drop(footprint);
     Ok(ended)
 }
 
 /// Removes what bounded and fenced the applications. To be called once all of them have ended.
-async fn clear(fleet: &Fleet, users: Option<&Users>, config: &Config, spawner: &Spawner) {
+async fn clear(fleet: &Fleet, users: Option<&Users>, spawner: &Spawner) {
     fleet.clear().await;
     if let Some(users) = users {
-        let fence = Fence { users, address: config.advertised(), ports: &config.celld.port_range };
-        fence.lower(spawner).await;
+        Fence::lower(users, spawner).await;
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::command::Launch;
-use super::fleet::Statuses;
+use super::fleet::{Statuses, Strays};
 use super::life::{CrashMark, Effect, Event, Found, LEASE_TTL, Machine};
 use super::log;
 use super::memory::Memory;
@@ -51,9 +51,22 @@ pub(super) struct Shared {
     pub(super) wanted: AtomicUsize,
     /// This boot, as it was when the supervisor started.
     pub(super) boot: Boot,
+    /// Applications that were taken over and run as users beside the range, with those.
+    pub(super) strays: watch::Sender<Strays>,
 }
 
 impl Shared {
+    /// Notes whose a process is that was taken over.
+    fn note_user(&self, application: &ApplicationName, pid: u32) {
+        let Some(users) = &self.launch.users else { return };
+        let own = rustix::process::getuid().as_raw();
+        if let Some(uid) = proc::user_of(pid).filter(|uid| *uid != own && !users.has(*uid)) {
+            self.strays.send_modify(|strays| {
+                strays.insert(application.clone(), uid);
+            });
+        }
+    }
+
     /// The life of a celld lease here.
     pub(super) fn ttl(&self) -> Duration {
         let configured = self.launch.extra.get("CELLD_TTL_MS").and_then(|ms| ms.parse().ok());
@@ -173,6 +186,7 @@ impl Driver {
             self.remember(&kept);
         }
         self.shared.memory().hold(&self.application, record.memory_mib);
+        self.shared.note_user(&self.application, process.pid());
         self.record = Some(record.clone());
         self.process = Some(process);
         self.probe = Some(self.probe_in(Duration::ZERO));
@@ -316,6 +330,7 @@ impl Driver {
         self.adopted = false;
         self.started_at = None;
         self.shared.memory().release(&self.application);
+        self.shared.strays.send_if_modified(|strays| strays.remove(&self.application).is_some());
         self.shared.launch.enclosure.forget(&self.application);
         Record::forget(&self.shared.launch.dirs.processes(), &self.application);
     }
@@ -363,6 +378,7 @@ impl Driver {
         let mut process = match left {
             Some((found, process)) => {
                 tracing::warn!(application = %self.application, pid = found.pid, "it runs already; taking it over");
+                shared.note_user(&self.application, found.pid);
                 record = found;
                 process
             }

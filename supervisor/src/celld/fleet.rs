@@ -33,6 +33,9 @@ use crate::state::{Book, Pair, cannot_write};
 /// The statuses of all processes.
 pub(crate) type Statuses = BTreeMap<ApplicationName, ProcessStatus>;
 
+/// Applications that run as users of another setting of `celld.uidRange`, with those.
+pub(crate) type Strays = BTreeMap<ApplicationName, u32>;
+
 /// celld's own bound for taking a deployment is a minute; the rest is for a busy machine.
 const RELOAD_DEADLINE: Duration = Duration::from_secs(80);
 const MAX_RELOAD_BYTES: usize = 64 * 1024;
@@ -129,6 +132,7 @@ impl Fleet {
             memory: Mutex::new(Memory::of_machine()),
             wanted: AtomicUsize::new(0),
             boot: Boot::now(),
+            strays: watch::Sender::default(),
         };
         let fleet = Self { shared: Arc::new(shared), inner: Mutex::default(), belongings: Mutex::new(belongings) };
         fleet.inner().keepers.spawn(log::keep_short(state.join("logs")));
@@ -356,6 +360,16 @@ impl Fleet {
             }
         }
         while inner.drivers.try_join_next().is_some() {}
+    }
+
+    /// The same of those that run as users beside `celld.uidRange`: what was taken over keeps its own.
+    pub(crate) fn strays(&self) -> watch::Receiver<Strays> {
+        self.shared.strays.subscribe()
+    }
+
+    /// The ports of applications that are beside `celld.portRange`: they keep theirs. None is added later.
+    pub(crate) fn ports_beside_range(&self) -> BTreeSet<u16> {
+        self.book().beside_range()
     }
 
     /// Tells an application's process to look at its pointer now.

@@ -20,7 +20,7 @@ mod version;
 
 pub(crate) use belongings::Owner;
 pub(crate) use command::Launch;
-pub(crate) use fleet::{Asked, Fleet, Order, Stop};
+pub(crate) use fleet::{Asked, Fleet, Order, Stop, Strays};
 pub(crate) use reload::Reload;
 pub(crate) use runtime::Runtime;
 pub(crate) use version::Version;

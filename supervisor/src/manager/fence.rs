@@ -2,12 +2,16 @@
 //! for no credentials, and whoever reaches one may stop that celld or read its data. By user id, so it takes one for each
 //! application, root, and nftables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+
+use crate::celld::Strays;
 use crate::job::{self, Why};
 use crate::spawn::{Bond, Exit, Input, Limits, Output, Rights, Spawner, Spec};
 use crate::state::Users;
@@ -19,23 +23,27 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// What becomes of a connection: refused where the kernel can, else never answered.
 const VERDICTS: [&str; 2] = ["reject with tcp reset", "drop"];
 
-/// What stands where.
+/// What stands where. Whoever was given ports or a user keeps them when the settings change, so there may be some beside the ranges.
 #[derive(Debug)]
-pub(crate) struct Fence<'a> {
-    pub(crate) users: &'a Users,
+pub(crate) struct Fence {
+    pub(crate) users: Arc<Users>,
+    pub(crate) strays: watch::Receiver<Strays>,
     pub(crate) address: IpAddr,
-    pub(crate) ports: &'a RangeInclusive<u16>,
+    /// `celld.portRange`.
+    pub(crate) range: RangeInclusive<u16>,
+    pub(crate) beside_range: BTreeSet<u16>,
 }
 
-impl Fence<'_> {
+impl Fence {
     /// Puts it up, in place of one that stands.
     ///
     /// # Errors
     /// Why it does not stand, in a few words.
-    pub(crate) async fn raise(&self, spawner: &Spawner) -> Result<(), String> {
+    pub(crate) async fn raise(&mut self, spawner: &Spawner) -> Result<(), String> {
+        let strays: BTreeSet<u32> = self.strays.borrow_and_update().values().copied().collect();
         let mut why = String::new();
         for verdict in VERDICTS {
-            match run(spawner, self.script(verdict)).await {
+            match run(spawner, self.script(&strays, verdict)).await {
                 Ok(()) => return Ok(()),
                 Err(error) => why = error,
             }
@@ -43,35 +51,55 @@ impl Fence<'_> {
         Err(why)
     }
 
-    /// Takes it down, if it stands.
-    pub(crate) async fn lower(&self, spawner: &Spawner) {
-        let table = self.table();
+    /// Puts it up anew whenever the users beside the range change. Ends only when it is dropped.
+    pub(crate) async fn follow(mut self, spawner: Spawner) {
+        while self.strays.changed().await.is_ok() {
+            if let Err(why) = self.raise(&spawner).await {
+                tracing::error!(
+                    why,
+                    "the fence between applications stands as it did, though their users have changed"
+                );
+            }
+        }
+        // The fleet is gone, and this goes with it.
+        std::future::pending().await
+    }
+
+    /// Takes down that of these users, if it stands.
+    pub(crate) async fn lower(users: &Users, spawner: &Spawner) {
+        let table = table(users);
         if let Err(error) = run(spawner, format!("add table inet {table}\ndelete table inet {table}\n")).await {
             tracing::debug!(error, "the fence between applications stays");
         }
     }
 
-    fn table(&self) -> String {
-        format!("scafo_{}", self.users.strangers().start())
-    }
-
-    fn script(&self, verdict: &str) -> String {
-        let (table, users, ports) = (self.table(), self.users.strangers(), self.ports);
-        let users = format!("meta skuid {}-{}", users.start(), users.end());
-        let ports = format!("tcp dport {}-{} {verdict}", ports.start(), ports.end());
+    fn script(&self, strays: &BTreeSet<u32>, verdict: &str) -> String {
+        let (table, range) = (table(&self.users), self.users.strangers());
+        let mut users = vec![format!("{}-{}", range.start(), range.end())];
+        users.extend(strays.iter().map(u32::to_string));
+        let mut ports = vec![format!("{}-{}", self.range.start(), self.range.end())];
+        ports.extend(self.beside_range.iter().map(u16::to_string));
+        let ports = format!("tcp dport {{ {} }} {verdict}", ports.join(", "));
         let mut own = BTreeMap::from([("ip", vec!["127.0.0.0/8".to_owned()]), ("ip6", vec!["::1".to_owned()])]);
         if !self.address.is_loopback() {
             own.entry(if self.address.is_ipv4() { "ip" } else { "ip6" }).or_default().push(self.address.to_string());
         }
-        let rule = |(family, addresses): (&&str, &Vec<String>)| {
-            format!("{users} {family} daddr {{ {} }} {ports}\n", addresses.join(", "))
+        // A rule for each, since not every nft takes a set of single ids and of ranges of them.
+        let rule = |user: &String, family: &str, addresses: &Vec<String>| {
+            format!("meta skuid {user} {family} daddr {{ {} }} {ports}\n", addresses.join(", "))
         };
-        let rules: String = own.iter().map(rule).collect();
+        let own = &own;
+        let rules = users.iter().flat_map(|user| own.iter().map(|(family, addresses)| rule(user, family, addresses)));
+        let rules: String = rules.collect();
         format!(
             "add table inet {table}\ndelete table inet {table}\ntable inet {table} {{\nchain output {{\n\
              type filter hook output priority 0; policy accept;\n{rules}}}\n}}\n"
         )
     }
+}
+
+fn table(users: &Users) -> String {
+    format!("scafo_{}", users.strangers().start())
 }
 
 async fn run(spawner: &Spawner, script: String) -> Result<(), String> {
@@ -102,15 +130,35 @@ async fn run(spawner: &Spawner, script: String) -> Result<(), String> {
 mod tests {
     use super::*;
 
+    fn fence(dir: &Path, beside_range: &[u16]) -> Fence {
+        Fence {
+            users: Arc::new(Users::of(dir, &(700_000..=700_999)).unwrap()),
+            strays: watch::Sender::default().subscribe(),
+            address: "10.0.0.7".parse().unwrap(),
+            range: 24_000..=31_999,
+            beside_range: beside_range.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn what_kept_ports_or_a_user_of_other_settings_is_fenced_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = fence(dir.path(), &[23_999, 40_001]).script(&BTreeSet::from([800_032]), "drop");
+        for user in ["700016-700999", "800032"] {
+            for addresses in ["ip daddr { 127.0.0.0/8, 10.0.0.7 }", "ip6 daddr { ::1 }"] {
+                let rule = format!("meta skuid {user} {addresses} tcp dport {{ 24000-31999, 23999, 40001 }} drop\n");
+                assert!(script.contains(&rule), "{script}");
+            }
+        }
+    }
+
     #[test]
     fn applications_and_jobs_reach_no_port_of_a_celld_on_an_address_of_this_machine() {
         let dir = tempfile::tempdir().unwrap();
-        let users = Users::of(dir.path(), &(700_000..=700_999)).unwrap();
-        let fence = Fence { users: &users, address: "10.0.0.7".parse().unwrap(), ports: &(24_000..=31_999) };
-        let script = fence.script("drop");
+        let script = fence(dir.path(), &[]).script(&BTreeSet::new(), "drop");
         for line in [
-            "meta skuid 700016-700999 ip daddr { 127.0.0.0/8, 10.0.0.7 } tcp dport 24000-31999 drop\n",
-            "meta skuid 700016-700999 ip6 daddr { ::1 } tcp dport 24000-31999 drop\n",
+            "meta skuid 700016-700999 ip daddr { 127.0.0.0/8, 10.0.0.7 } tcp dport { 24000-31999 } drop\n",
+            "meta skuid 700016-700999 ip6 daddr { ::1 } tcp dport { 24000-31999 } drop\n",
         ] {
             assert!(script.contains(line), "{script}");
         }

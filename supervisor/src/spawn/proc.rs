@@ -55,6 +55,11 @@ pub(crate) fn is_of(pid: u32, uid: u32) -> bool {
     status(pid).is_some_and(|status| real_user(&status) == Some(uid) && is_at_home(&status))
 }
 
+/// The real user of a process; `None`: it has ended.
+pub(crate) fn user_of(pid: u32) -> Option<u32> {
+    real_user(&status(pid)?)
+}
+
 fn status(pid: u32) -> Option<String> {
     std::fs::read_to_string(file(pid, "status")).ok()
 }

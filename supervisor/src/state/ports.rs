@@ -71,6 +71,12 @@ impl Book {
         self.entries.get(name).map(|entry| entry.pair)
     }
 
+    /// The ports beside the range, which applications have from another setting.
+    pub(crate) fn beside_range(&self) -> BTreeSet<u16> {
+        let ports = self.entries.values().flat_map(|entry| [entry.pair.public, entry.pair.internal]);
+        ports.filter(|port| !self.range.contains(port)).collect()
+    }
+
     /// The application's pair: the one that it has, or a new one that is free on `address` right now. Written down before it is
     /// returned. `None`: the range is used up.
     pub(crate) fn assign(
@@ -250,6 +256,9 @@ mod tests {
         assert_eq!(book.assign_with(&name("b"), NOW, 0, |_| true).unwrap().unwrap().public, 24_002);
         book.keep(&name("a"), Pair { public: 24_004, internal: 24_005 }).unwrap();
         assert_eq!(Book::open(dir.path(), 24_000..=24_005).unwrap().pair(&name("a")), Some(pair));
+        assert!(book.beside_range().is_empty());
+        let moved = Book::open(dir.path(), 24_001..=24_002).unwrap();
+        assert_eq!((moved.pair(&name("a")), moved.beside_range()), (Some(pair), BTreeSet::from([24_000, 24_003])));
     }
 
     #[test]

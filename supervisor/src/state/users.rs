@@ -144,6 +144,11 @@ impl Users {
         self.applications.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether an id is out of the range.
+    pub(crate) fn has(&self, uid: u32) -> bool {
+        self.range.contains(&uid)
+    }
+
     fn free_jobs(&self) -> std::sync::MutexGuard<'_, Vec<u32>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
