@@ -46,6 +46,17 @@ impl From<Problem> for NotRegistered {
     }
 }
 
+impl NotRegistered {
+    /// For a node that ran in this fleet before: what the bucket shows now may be set right beside it. Ending for it would end
+    /// its applications, which serve whatever a record or the store looks like.
+    fn of_a_known_node(self) -> Self {
+        match self {
+            Self::Refused(problem) if problem.code == ProblemCode::StoreNonconforming => Self::Away(problem),
+            other => other,
+        }
+    }
+}
+
 impl From<io::Error> for NotRegistered {
     fn from(error: io::Error) -> Self {
         Self::Disk(error)
@@ -57,7 +68,7 @@ struct Marker {
     installation: String,
 }
 
-/// Registers. Safe to repeat.
+/// Registers. Safe to repeat. Where this node ran before, a record or a store that it cannot work with is waited for.
 ///
 /// # Errors
 /// See [`NotRegistered`].
@@ -67,25 +78,56 @@ pub(crate) async fn register(
     started: Timestamp,
 ) -> Result<Registered, NotRegistered> {
     prepare_dir(&settings.dir).await?;
-    let id = &settings.node.id;
-    let meta = registry.bootstrap(id).await?;
+    let marker: Option<Marker> = files::read(&settings.dir.join(REGISTERED)).await?;
+    let meta = match registry.bootstrap(&settings.node.id).await {
+        Ok(meta) => meta,
+        Err(problem) => {
+            let known = match &marker {
+                Some(marker) => may_be_ours(registry, marker).await,
+                None => false,
+            };
+            let refusal = NotRegistered::from(problem);
+            return Err(if known { refusal.of_a_known_node() } else { refusal });
+        }
+    };
+    let ours = Marker { installation: meta.installation };
+    if marker.as_ref() == Some(&ours) {
+        return join(registry, settings, started, &ours, Arrival::Returning)
+            .await
+            .map_err(NotRegistered::of_a_known_node);
+    }
+    let registered = join(registry, settings, started, &ours, Arrival::Joining).await?;
+    files::write(&settings.dir.join(REGISTERED), &ours).await?;
+    Ok(registered)
+}
+
+/// Whether a bucket that fails the first look can be the one of this node's fleet. One whose meta record cannot be read says
+/// nothing against it.
+async fn may_be_ours(registry: &Registry, marker: &Marker) -> bool {
+    match registry.meta().await {
+        Ok(Some(meta)) => meta.installation == marker.installation,
+        Ok(None) => false,
+        Err(_) => true,
+    }
+}
+
+async fn join(
+    registry: &Registry,
+    settings: &RegistrydSettings,
+    started: Timestamp,
+    fleet: &Marker,
+    arrival: Arrival,
+) -> Result<Registered, NotRegistered> {
     let kept: Option<Kept> = files::read(&settings.dir.join(STATE)).await?;
-    let in_force = InForce::resume(kept, &meta.installation);
+    let in_force = InForce::resume(kept, &fleet.installation);
     refuse_strangers(registry, settings).await?;
     // What it served a moment ago it still serves: only this daemon started anew, and nobody else is to drop it for that.
-    let before = registry.node(id).await?.map(|stored| stored.record);
+    let before = registry.node(&settings.node.id).await?.map(|stored| stored.record);
     let before = before.filter(|before| before.public_key == settings.node.public_key);
     let mut record = record(settings, started);
     record.fence = in_force.kept().fence;
     record.serving = before.map(|before| before.serving).unwrap_or_default();
-    let marker_path = settings.dir.join(REGISTERED);
-    let marker = Marker { installation: meta.installation };
-    let known = files::read::<Marker>(&marker_path).await?.as_ref() == Some(&marker);
-    let arrival = if known { Arrival::Returning } else { Arrival::Joining };
     let own = registry.register_node(&record, arrival).await?;
-    if !known {
-        files::write(&marker_path, &marker).await?;
-    }
     Ok(Registered { own, in_force })
 }
 
@@ -153,5 +195,88 @@ pub(crate) fn record(settings: &RegistrydSettings, started: Timestamp) -> NodeRe
         fence: scafo_core::record::Fence::default(),
         serving: Vec::new(),
         rest: Rest::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::key::{META, node};
+    use scafo_core::record::RegistryMeta;
+    use scafo_store::{Bucket as _, Lie, MemoryBucket};
+
+    use super::*;
+    use crate::daemon::testing::settings;
+    use crate::registry::testing::{World, put_raw};
+
+    /// A machine with a state directory of its own.
+    struct Machine {
+        settings: RegistrydSettings,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Machine {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            Self { settings: RegistrydSettings { dir: dir.path().join("registry"), ..settings("a") }, _dir: dir }
+        }
+
+        async fn starts(&self, world: &World) -> Result<NodeRecord, NotRegistered> {
+            let started = world.registry.clock().wall();
+            register(&world.registry, &self.settings, started).await.map(|registered| registered.own)
+        }
+    }
+
+    fn nonconforming(outcome: Result<NodeRecord, NotRegistered>) -> &'static str {
+        match outcome {
+            Err(NotRegistered::Away(problem)) if problem.code == ProblemCode::StoreNonconforming => "away",
+            Err(NotRegistered::Refused(problem)) if problem.code == ProblemCode::StoreNonconforming => "refused",
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_waits_for_a_record_that_cannot_be_read_and_a_first_start_is_refused() {
+        for key in [META.to_owned(), node("a")] {
+            for body in ["damaged", r#"{ "v": 2 }"#] {
+                let (world, machine) = (World::new(), Machine::new());
+                let own = machine.starts(&world).await.unwrap();
+                let good = world.memory.get(&key).await.unwrap().unwrap().body;
+                put_raw(&world.memory, &key, body).await;
+                assert_eq!(nonconforming(machine.starts(&world).await), "away", "{key}");
+                assert_eq!(nonconforming(Machine::new().starts(&world).await), "refused", "{key}");
+                put_raw(&world.memory, &key, std::str::from_utf8(&good).unwrap()).await;
+                assert_eq!(machine.starts(&world).await.unwrap().public_key, own.public_key);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_waits_for_a_store_that_lies_and_only_in_its_own_fleet() {
+        let (world, machine) = (World::new(), Machine::new());
+        machine.starts(&world).await.unwrap();
+        let meta = world.memory.get(META).await.unwrap().unwrap().body;
+        let lying = World::on(MemoryBucket::lying(Lie::IgnoresRange));
+        assert_eq!(nonconforming(machine.starts(&lying).await), "refused", "another bucket, which is empty");
+        put_raw(&lying.memory, META, std::str::from_utf8(&meta).unwrap()).await;
+        assert_eq!(nonconforming(machine.starts(&lying).await), "away");
+        let other = RegistryMeta { installation: "another".to_owned(), ..serde_json::from_slice(&meta).unwrap() };
+        put_raw(&lying.memory, META, &serde_json::to_string(&other).unwrap()).await;
+        assert_eq!(nonconforming(machine.starts(&lying).await), "refused", "the bucket of another fleet");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_removed_record_and_another_key_are_refused_after_a_restart_too() {
+        let (world, machine) = (World::new(), Machine::new());
+        machine.starts(&world).await.unwrap();
+        let mut other = Machine::new();
+        other.settings = RegistrydSettings { dir: machine.settings.dir.clone(), ..other.settings };
+        other.settings.node.public_key = crate::registry::testing::key_of(9);
+        let code = |outcome: Result<NodeRecord, NotRegistered>| match outcome {
+            Err(NotRegistered::Refused(problem)) => problem.code,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code(other.starts(&world).await), ProblemCode::ReferenceHeld);
+        world.memory.delete(&node("a")).await.unwrap();
+        assert_eq!(code(machine.starts(&world).await), ProblemCode::NotFound);
     }
 }

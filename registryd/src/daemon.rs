@@ -336,7 +336,12 @@ async fn persist(
             Err(NotRegistered::Disk(error)) => return Err(Fatal::disk(&settings.dir, &error)),
             Err(NotRegistered::Away(problem)) => {
                 if problem.detail != last {
-                    tracing::warn!(?problem, "cannot register yet, trying again");
+                    if problem.code == ProblemCode::StoreNonconforming {
+                        // Nobody else may be about to set it right.
+                        tracing::error!(?problem, "cannot register until this is set right, trying again");
+                    } else {
+                        tracing::warn!(?problem, "cannot register yet, trying again");
+                    }
                     last.clone_from(&problem.detail);
                 }
                 phases.send_replace(Phase::Starting(problem));
