@@ -22,11 +22,13 @@ pub(crate) struct Wrote {
 }
 
 /// Writes the node's record: over a known body if there is one and it still stands, else over what is there. The first is one
-/// request instead of two, twice a minute on every node.
+/// request instead of two, twice a minute on every node. `told` is the record of the last write that is known to have landed:
+/// what differs from it in the fleet's eyes is hinted, whoever's write it was that put it there.
 pub(crate) async fn write(
     core: &Core,
     id: &NodeId,
     over: Option<Stored<NodeRecord>>,
+    told: &NodeRecord,
     mutate: impl Fn(&mut NodeRecord) -> Result<(), Problem> + Send + Sync,
 ) -> Result<Stored<NodeRecord>, Problem> {
     if let Some(Stored { mut record, etag, .. }) = over {
@@ -44,7 +46,7 @@ pub(crate) async fn write(
         // Whatever it was, the write below looks before it writes.
     }
     let intent = Intent::new().within(WRITE);
-    core.registry.update_node(&intent, id, mutate).await.map(|changed| changed.stored)
+    core.registry.change_node(&intent, id, Some(told), mutate).await.map(|changed| changed.stored)
 }
 
 /// Waits until the others can know that this node offers less: a hold counts from then. Without the hint they find it later, and

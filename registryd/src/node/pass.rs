@@ -268,6 +268,7 @@ impl Pass {
         // A bare heartbeat goes over what this loop wrote last, without a look before.
         let over = self.stored.take().filter(|_| !news);
         let withdraws = withdraws(&self.own, &self.as_it_is());
+        let told = self.own.clone();
         self.writes.spawn(async move {
             let heartbeat_at = core.registry.clock().wall();
             let mutate = |node: &mut NodeRecord| {
@@ -278,7 +279,7 @@ impl Pass {
                 leaving.write(node);
                 Ok(())
             };
-            let outcome = own::write(&core, &id, over, mutate).await;
+            let outcome = own::write(&core, &id, over, &told, mutate).await;
             if withdraws && outcome.is_ok() {
                 own::tell(&core).await;
             }

@@ -36,8 +36,8 @@ impl Registry {
         Ok(changed.stored.record)
     }
 
-    /// Changes a node's record, as its heartbeat does. Mints a change hint only if the fleet's routing may differ: a
-    /// heartbeat alone would cost every node a listing several times a minute.
+    /// Changes a node's record on somebody's word. Mints a change hint if the fleet's routing may differ, now or since a call
+    /// before this one of which nobody knows how it ended.
     ///
     /// # Errors
     /// `not-found` if the node was removed; `immutable` if `mutate` changes its id or key; store errors.
@@ -45,9 +45,26 @@ impl Registry {
         &self,
         intent: &Intent,
         id: &NodeId,
+        mutate: impl FnMut(&mut NodeRecord) -> Result<(), Problem> + Send,
+    ) -> Result<Changed<NodeRecord>, Problem> {
+        self.change_node(intent, id, None, mutate).await
+    }
+
+    /// Changes a node's record as that node does itself, which knows what the others were told last (`told`). Mints a change hint
+    /// only if the fleet's routing may differ: a heartbeat alone would cost every node a listing several times a minute.
+    ///
+    /// # Errors
+    /// As [`Registry::update_node`].
+    pub(crate) async fn change_node(
+        &self,
+        intent: &Intent,
+        id: &NodeId,
+        told: Option<&NodeRecord>,
         mut mutate: impl FnMut(&mut NodeRecord) -> Result<(), Problem> + Send,
     ) -> Result<Changed<NodeRecord>, Problem> {
-        let mut routed_differently = false;
+        // However this ends, what it wanted to write may have landed or may land still.
+        let mut hint = HintAtLast { registry: self, due: false };
+        let due = &mut hint.due;
         let changed = self
             .engine()
             .update(intent, &key::node(id.as_str()), |node: &mut NodeRecord| {
@@ -56,18 +73,12 @@ impl Registry {
                 if node.public_key != before.public_key {
                     return Err(Problem::new(ProblemCode::Immutable, format!("the key of node `{id}` never changes")));
                 }
-                routed_differently = node.leaving != before.leaving
-                    || node.draining != before.draining
-                    || node.drain != before.drain
-                    || node.serving != before.serving
-                    || node.address != before.address
-                    || node.api != before.api;
+                // An earlier write whose answer was lost may have put it there, and nobody was told.
+                *due |= routes_differently(&before, node) || told.is_some_and(|told| routes_differently(told, node));
                 Ok(())
             })
             .await?;
-        if changed.written && routed_differently {
-            self.mint_hint();
-        }
+        hint.due |= !changed.written && told.is_none();
         Ok(changed)
     }
 
@@ -88,6 +99,30 @@ impl Registry {
         let keys = listing.entries.iter().filter(|listed| NodeRecord::is_key(&listed.key));
         Ok(keys.filter_map(|listed| key::name_of(&listed.key, prefix::NODES)?.parse().ok()).collect())
     }
+}
+
+/// Mints a change hint when it is dropped, also with the future that holds it.
+struct HintAtLast<'a> {
+    registry: &'a Registry,
+    due: bool,
+}
+
+impl Drop for HintAtLast<'_> {
+    fn drop(&mut self) {
+        if self.due {
+            self.registry.mint_hint();
+        }
+    }
+}
+
+/// Whether the fleet's routing, or who takes over from whom, may follow from the difference.
+fn routes_differently(before: &NodeRecord, after: &NodeRecord) -> bool {
+    after.leaving != before.leaving
+        || after.draining != before.draining
+        || after.drain != before.drain
+        || after.serving != before.serving
+        || after.address != before.address
+        || after.api != before.api
 }
 
 /// The record to write for a node that starts.
@@ -116,6 +151,8 @@ fn register(there: Option<&NodeRecord>, node: &NodeRecord, arrival: Arrival) -> 
 
 #[cfg(test)]
 mod tests {
+    use scafo_store::{Fault, Operation};
+
     use super::*;
     use crate::registry::testing::{World, key_of, node};
 
@@ -200,6 +237,70 @@ mod tests {
             .unwrap();
         registry.flush_hints(std::time::Duration::from_secs(60)).await.unwrap();
         assert_ne!(registry.hint().await.unwrap(), arrived);
+    }
+
+    /// Loses the answers of `a`'s writes, and then whatever else is asked of its record, until it is told to stop.
+    fn lose_answers(world: &World) {
+        let mut sent = false;
+        world.memory.plan(move |operation| match operation {
+            Operation::Put("_scafo/nodes/a.json", _) => {
+                sent = true;
+                Some(Fault::LoseAnswer)
+            }
+            Operation::Get("_scafo/nodes/a.json") if sent => Some(Fault::LoseRequest),
+            _ => None,
+        });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_whose_answer_was_lost_is_hinted_by_it_and_by_the_call_that_finds_it_done() {
+        let world = World::new();
+        let registry = &world.registry;
+        let told = registry.register_node(&node("a", 1), Arrival::Joining).await.unwrap();
+        let id: NodeId = "a".parse().unwrap();
+        let hint = async || {
+            registry.flush_hints(std::time::Duration::from_secs(60)).await.unwrap();
+            registry.hint().await.unwrap()
+        };
+        let leave = |node: &mut NodeRecord| {
+            node.draining = true;
+            Ok(())
+        };
+        let mut last = hint().await;
+        let mut moves = async |why: &str| {
+            let now = hint().await;
+            assert_ne!(std::mem::replace(&mut last, now.clone()), now, "{why}");
+        };
+        lose_answers(&world);
+        let lost = registry.change_node(&Intent::new(), &id, Some(&told), leave).await.unwrap_err();
+        assert_eq!(lost.code, ProblemCode::StoreUnavailable);
+        moves("it may have landed").await;
+        world.memory.plan(|_| None);
+        registry.change_node(&Intent::new(), &id, Some(&told), leave).await.unwrap();
+        moves("the first hint may have been read before it landed").await;
+        registry.update_node(&Intent::new(), &id, leave).await.unwrap();
+        moves("who does not know what was told says it again").await;
+        let own = registry.node(&id).await.unwrap().unwrap().record;
+        registry.change_node(&Intent::new(), &id, Some(&own), leave).await.unwrap();
+        assert_eq!(hint().await, last, "everybody knows");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_whose_caller_went_away_is_hinted() {
+        let world = World::new();
+        let registry = &world.registry;
+        registry.register_node(&node("a", 1), Arrival::Joining).await.unwrap();
+        registry.flush_hints(std::time::Duration::from_secs(60)).await.unwrap();
+        let before = registry.hint().await.unwrap();
+        lose_answers(&world);
+        let (id, intent) = ("a".parse().unwrap(), Intent::new());
+        let leave = registry.update_node(&intent, &id, |node| {
+            node.leaving = true;
+            Ok(())
+        });
+        assert!(tokio::time::timeout(std::time::Duration::from_secs(1), leave).await.is_err());
+        registry.flush_hints(std::time::Duration::from_secs(60)).await.unwrap();
+        assert_ne!(registry.hint().await.unwrap(), before);
     }
 
     #[tokio::test(start_paused = true)]
