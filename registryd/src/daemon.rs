@@ -117,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) lease: watch::Sender<LeaseView>,
     /// The fence of this node's last claim. The reconcile loop keeps it and writes it into this node's record.
     pub(crate) claim: watch::Sender<Fence>,
+    /// The fence of the last claim that this node's disk did not take.
+    pub(crate) unkept: watch::Sender<Option<Fence>>,
     /// What this node could not place, while it coordinates.
     pub(crate) unplaced: watch::Sender<Option<Vec<Unplaced>>>,
     pub(crate) deploys: Deploys,

@@ -67,6 +67,7 @@ impl Core {
             snapshots: watch::Sender::new(None),
             lease: watch::Sender::new(LeaseView::default()),
             claim: watch::Sender::new(Fence::default()),
+            unkept: watch::Sender::new(None),
             unplaced: watch::Sender::new(None),
             deploys,
             locks,

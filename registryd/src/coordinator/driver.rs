@@ -17,6 +17,8 @@ use crate::registry::{Mono, Stored};
 
 /// Bounds of the pause before the next request after one that failed: a bucket that refuses connections answers at once.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// For how many lives of a lease a node stands back whose disk did not take its claim: another one takes over within two.
+const BARRED: u32 = 3;
 
 struct Done {
     event: Event,
@@ -33,6 +35,8 @@ struct Driver {
     proof: JoinSet<Event>,
     pause: Duration,
     not_before: Mono,
+    /// Until then this node does not take part.
+    barred: Mono,
     acquired_at: Timestamp,
 }
 
@@ -53,6 +57,7 @@ pub(crate) async fn elect(core: Arc<Core>, stop: CancellationToken) -> Fatal {
         proof: JoinSet::new(),
         pause: Duration::ZERO,
         not_before: now,
+        barred: now,
         acquired_at: core.registry.clock().wall(),
         core,
     };
@@ -80,7 +85,7 @@ impl Driver {
                     Err(_) => return Fatal::ended("a request about the lease"),
                 },
                 Some(proven) = self.proof.join_next() => match proven {
-                    Ok(event) => self.feed(event),
+                    Ok(event) => self.proven(event),
                     Err(_) => return Fatal::ended("the proof of a fence"),
                 },
                 () = clock.sleep_until(due) => self.feed(Event::Due),
@@ -93,9 +98,19 @@ impl Driver {
         let due = self.state.due().unwrap_or(self.not_before);
         match self.state {
             State::Following(_) if !self.requests.is_empty() => self.core.mono().after(PAUSE.1),
-            State::Following(_) => due.max(self.not_before),
+            State::Following(_) => due.max(self.not_before).max(self.barred),
             State::Surveying(_) | State::Claiming { .. } | State::Holding { .. } | State::Renewing { .. } => due,
         }
+    }
+
+    /// A proof came out. A claim that only the disk forbade would be made again at once, and keep everybody else from leading.
+    fn proven(&mut self, event: Event) {
+        if let Event::Overtaken(fence) = event
+            && *self.core.unkept.borrow() == Some(fence)
+        {
+            self.barred = self.core.mono().after(self.core.settings.lease_ttl.get() * BARRED);
+        }
+        self.feed(event);
     }
 
     fn done(&mut self, done: Done) {

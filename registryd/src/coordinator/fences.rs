@@ -48,10 +48,19 @@ pub(super) async fn prove(core: &Core, fence: Fence) -> Event {
 async fn is_alone(core: &Core, fence: Fence) -> Result<bool, Problem> {
     let me = &core.settings.node.id;
     core.claim.send_replace(fence);
-    let mut worlds = core.worlds.subscribe();
+    let (mut worlds, mut unkept) = (core.worlds.subscribe(), core.unkept.subscribe());
     let stands = worlds.wait_for(|world| world.nodes.get(me).is_some_and(|node| node.record.fence >= fence));
-    match timeout(PATIENCE, stands).await {
-        Ok(Ok(_)) => {}
+    let told = async {
+        tokio::select! {
+            biased;
+            stands = stands => stands.map(|_| true),
+            unkept = unkept.wait_for(|unkept| *unkept == Some(fence)) => unkept.map(|_| false),
+        }
+    };
+    match timeout(PATIENCE, told).await {
+        Ok(Ok(true)) => {}
+        // Nothing may be done under a fence that a crash would have this node forget.
+        Ok(Ok(false)) => return Ok(false),
         Ok(Err(_)) => return Err(stopping()),
         Err(_) => return Err(late("this node's record is not written")),
     }

@@ -275,7 +275,7 @@ impl Keeper<'_> {
         complete(&self.placements.refresh(engine, Read::Moved).await?.stale)?;
         let now = self.registry.clock().mono();
         let shown: Vec<&PlacementRecord> = self.placements.iter().map(|stored| &stored.record).collect();
-        if self.in_force.observe(shown.into_iter(), &[], self.seen, now, self.sim.ttl) {
+        if self.in_force.observe(shown.into_iter(), &[], self.seen, now, self.sim.ttl).is_some() {
             *self.sim.machines[self.machine].disk.lock().unwrap() = Some(self.in_force.kept().clone());
         }
         super::checks::moment(self.sim);

@@ -1,11 +1,22 @@
 //! What a node keeps for its next run.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::in_force::Kept;
-use crate::daemon::Fatal;
 use crate::files;
+
+/// The file system does not take it. The last one stays.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot keep state in {}: {cause}; free space there or set it right: until then placements count on this node as they did \
+     before, and it takes over no lease", path.display()
+)]
+pub(crate) struct NotKept {
+    path: PathBuf,
+    cause: io::Error,
+}
 
 /// Where that is.
 #[derive(Debug)]
@@ -20,14 +31,143 @@ impl Disk {
     /// Returns once it would survive a crash.
     ///
     /// # Errors
-    /// When the file system fails; the last one stays then.
-    pub(crate) async fn keep(&self, kept: &Kept) -> Result<(), Fatal> {
+    /// [`NotKept`].
+    pub(crate) async fn keep(&self, kept: &Kept) -> Result<(), NotKept> {
         match self {
-            Self::File(path) => files::write(path, kept).await.map_err(|error| Fatal::disk(path, &error)),
+            Self::File(path) => files::write(path, kept).await.map_err(|cause| NotKept { path: path.clone(), cause }),
             Self::Memory(memory) => {
                 *memory.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept.clone());
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use scafo_core::record::{ApplicationRecord, Fence, PlacementRecord, V1};
+    use scafo_core::{ApplicationName, Timestamp, key};
+    use scafo_store::MemoryBucket;
+    use tokio::sync::watch;
+    use tokio::task::JoinSet;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::bootstrap::record;
+    use crate::coordinator::driver::elect;
+    use crate::daemon::testing::{core_on, settings};
+    use crate::daemon::{Core, Fatal};
+    use crate::node::apply::Desired;
+    use crate::node::in_force::InForce;
+    use crate::node::pass::Pass;
+    use crate::registry::testing::put_raw;
+    use crate::registry::{Arrival, Registry, TokioClock};
+    use crate::supervisor::Supervisor;
+
+    struct Node {
+        core: Arc<Core>,
+        desired: watch::Receiver<Desired>,
+        _statuses: watch::Sender<Option<Vec<scafo_core::view::ProcessStatus>>>,
+        _tasks: JoinSet<Fatal>,
+    }
+
+    /// The reconcile loop and the election of a node that keeps its state in `dir`.
+    async fn node(id: &str, memory: MemoryBucket, dir: &Path) -> Node {
+        let clock = TokioClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
+        let registry = Registry::new(Arc::new(memory), Arc::new(clock), id);
+        let settings = settings(id);
+        let own = record(&settings, registry.clock().wall());
+        let own = registry.register_node(&own, Arrival::Joining).await.unwrap();
+        let supervisor = Supervisor::new(&settings.supervisor_socket);
+        let (core, asked) = core_on(settings, registry, Disk::File(dir.join("state.json")), supervisor);
+        let (desired, wanted) = watch::channel(None);
+        let (reports, statuses) = watch::channel(Some(Vec::new()));
+        let mut tasks = JoinSet::new();
+        let in_force = InForce::resume(None, "i");
+        tasks.spawn(Pass::new(Arc::clone(&core), own, in_force, asked, statuses, desired).run());
+        tasks.spawn(elect(Arc::clone(&core), CancellationToken::new()));
+        Node { core, desired: wanted, _statuses: reports, _tasks: tasks }
+    }
+
+    async fn until_leads(node: &Node) -> Fence {
+        let mut leases = node.core.lease.subscribe();
+        leases.wait_for(|view| view.lead.is_some()).await.unwrap().lead.as_ref().unwrap().fence
+    }
+
+    async fn until_reconciled(node: &Node, ok: bool) -> Option<String> {
+        let mut worlds = node.core.worlds.subscribe();
+        let is = |reconcile: &scafo_core::view::ReconcileStatus| reconcile.ok == ok;
+        let world = worlds.wait_for(|world| world.reconcile.as_ref().is_some_and(is)).await.unwrap();
+        world.reconcile.as_ref().unwrap().error.clone()
+    }
+
+    async fn place(memory: &MemoryBucket, fence: u64) -> ApplicationName {
+        let name: ApplicationName = "shop".parse().unwrap();
+        let application = serde_json::json!({ "v": 1, "name": "shop", "createdAt": "2026-01-01T00:00:00.000Z", "blocked": false,
+            "domains": [], "wildcardDomains": [] });
+        let application: ApplicationRecord = serde_json::from_value(application).unwrap();
+        put_raw(memory, &key::application(&name), &serde_json::to_string(&application).unwrap()).await;
+        let placement = PlacementRecord {
+            v: V1,
+            application: name.clone(),
+            nodes: vec!["a".parse().unwrap()],
+            wanted: 1,
+            reason: None,
+            fence: Fence(fence),
+            updated_at: Timestamp::from_millis(0),
+            rest: Default::default(),
+        };
+        put_raw(memory, &key::placement(&name), &serde_json::to_string(&placement).unwrap()).await;
+        name
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_takes_nothing_leaves_what_was_in_force_and_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let full = dir.path().join("full");
+        let memory = MemoryBucket::new();
+        let shop = place(&memory, 1).await;
+        let mut node = node("a", memory.sibling(), &full).await;
+        let said = until_reconciled(&node, false).await.unwrap();
+        assert!(said.contains("state.json") && said.contains("free space"), "{said}");
+        assert!(node.core.worlds.borrow().shown.placements.contains_key(&shop), "the bucket is seen all the same");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(node.desired.borrow().as_ref().map(|desired| desired.len()), Some(0));
+        std::fs::create_dir(&full).unwrap();
+        node.desired
+            .wait_for(|desired| desired.as_ref().is_some_and(|desired| desired.contains_key(&shop)))
+            .await
+            .unwrap();
+        assert_eq!(until_reconciled(&node, true).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_whose_disk_takes_no_claim_leaves_the_lease_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let full = dir.path().join("full");
+        let memory = MemoryBucket::new();
+        let alone = node("a", memory.sibling(), &full).await;
+        let mut unkept = alone.core.unkept.subscribe();
+        let refused = unkept.wait_for(Option::is_some).await.unwrap().unwrap();
+        let other = node("b", memory.sibling(), dir.path()).await;
+        assert!(until_leads(&other).await > refused);
+        assert!(alone.core.lease.borrow().lead.is_none());
+        let own = alone.core.registry.node(&"a".parse().unwrap()).await.unwrap().unwrap().record;
+        assert_eq!(own.fence, Fence::default(), "a fence that would be forgotten is not told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lone_node_leads_once_its_disk_takes_its_claim() {
+        let dir = tempfile::tempdir().unwrap();
+        let full = dir.path().join("full");
+        let alone = node("a", MemoryBucket::new(), &full).await;
+        let refused = alone.core.unkept.subscribe().wait_for(Option::is_some).await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(alone.core.lease.borrow().lead.is_none());
+        std::fs::create_dir(&full).unwrap();
+        assert!(until_leads(&alone).await > refused);
     }
 }

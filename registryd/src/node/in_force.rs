@@ -56,7 +56,8 @@ impl InForce {
         Self { kept, held_back: BTreeMap::new() }
     }
 
-    /// Takes in what the bucket shows. True when something has to be kept anew.
+    /// Takes in what the bucket shows. Where something has to be kept anew it answers what was kept before, to go back to
+    /// ([`InForce::restore`]) if it cannot be.
     pub(crate) fn observe<'a>(
         &mut self,
         shown: impl Iterator<Item = &'a PlacementRecord> + Clone,
@@ -64,7 +65,7 @@ impl InForce {
         lease: LeaseSeen,
         now: Mono,
         ttl: Duration,
-    ) -> bool {
+    ) -> Option<Kept> {
         let before = self.kept.clone();
         let mut held_back = std::mem::take(&mut self.held_back);
         let mut placements = BTreeMap::new();
@@ -103,12 +104,20 @@ impl InForce {
         }
         self.kept.fence = highest;
         self.kept.placements = placements;
-        self.kept != before
+        (self.kept != before).then_some(before)
     }
 
-    /// This node claims `fence`: whatever changes under a lower one is late. To be kept before anything is done under it.
-    pub(crate) fn claim(&mut self, fence: Fence) {
-        self.kept.fence = self.kept.fence.max(fence);
+    /// Goes back to what was kept. What the bucket shows is taken in anew by the next look; what was held back waits again.
+    pub(crate) fn restore(&mut self, before: Kept) {
+        self.kept = before;
+    }
+
+    /// This node claims `fence`: whatever changes under a lower one is late. To be kept before anything is done under it; answers
+    /// what was kept before.
+    pub(crate) fn claim(&mut self, fence: Fence) -> Kept {
+        let before = self.kept.clone();
+        self.kept.fence = before.fence.max(fence);
+        before
     }
 
     pub(crate) const fn kept(&self) -> &Kept {
@@ -201,7 +210,8 @@ mod tests {
         let lease = LeaseSeen::default();
         in_force.observe(std::iter::empty(), std::slice::from_ref(&shop), lease, Mono::at(TTL), TTL);
         assert!(in_force.get(&shop).is_some());
-        assert!(in_force.observe(std::iter::empty(), &[], lease, Mono::at(TTL), TTL));
+        let before = in_force.observe(std::iter::empty(), &[], lease, Mono::at(TTL), TTL);
+        assert!(before.is_some_and(|before| before.placements.contains_key(&shop)));
         assert!(in_force.get(&shop).is_none());
     }
 }

@@ -3,14 +3,27 @@
 use scafo_core::token::CLOCK_SKEW_S;
 use scafo_core::{Problem, Timestamp};
 
+use super::disk::NotKept;
+
 /// What was said last.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     failing: bool,
     apart: bool,
+    unkept: bool,
 }
 
 impl Notes {
+    /// Something was to be kept on this machine's disk.
+    pub(crate) fn kept(&mut self, outcome: &Result<(), NotKept>) {
+        match (outcome, self.unkept) {
+            (Err(error), false) => tracing::error!("{error}"),
+            (Ok(()), true) => tracing::info!("the state of this node is kept again"),
+            _ => {}
+        }
+        self.unkept = outcome.is_err();
+    }
+
     /// A look ended, between these two moments of this machine's clock. `date` is the store's, if the look listed anything.
     pub(crate) fn looked(&mut self, error: Option<&Problem>, date: Option<Timestamp>, between: (Timestamp, Timestamp)) {
         match (error, self.failing) {

@@ -17,8 +17,9 @@ use tokio::task::JoinSet;
 use super::adoption::{Adopting, Reloaded, Report};
 use super::apply::{Desired, Process};
 use super::desired::{Standing, Terms, Wanted, after_others, desired, next_end};
+use super::disk::NotKept;
 use super::drain::{Leaving, Situation};
-use super::in_force::InForce;
+use super::in_force::{InForce, Kept};
 use super::notes::Notes;
 use super::own::{self, WRITE, Wrote};
 use super::parting::{Out, Stopping};
@@ -129,7 +130,7 @@ impl Pass {
     /// Runs until this node must stop.
     ///
     /// # Errors
-    /// Always: when the node's record was removed, when its disk fails, or when a task of the loop broke.
+    /// Always: when the node's record was removed, or when a task of the loop broke.
     pub(crate) async fn run(mut self) -> Fatal {
         loop {
             if let Err(fatal) = self.turn().await {
@@ -145,7 +146,7 @@ impl Pass {
         let clock = Arc::clone(self.core.registry.clock());
         tokio::select! {
             biased;
-            Some(looked) = self.looks.join_next() => self.looked(unbroken(looked)?).await?,
+            Some(looked) = self.looks.join_next() => self.looked(unbroken(looked)?).await,
             Some(wrote) = self.writes.join_next() => self.wrote(unbroken(wrote)?)?,
             Some(reloaded) = self.reloads.join_next() => {
                 let (name, deploy, outcome) = unbroken(reloaded)?;
@@ -157,7 +158,7 @@ impl Pass {
             changed = self.stop_asked.changed() => changed.map_err(|_| Fatal::ended("the handle that stops the node"))?,
             changed = self.claim.changed() => {
                 changed.map_err(|_| Fatal::ended("the handle that claims a fence"))?;
-                self.claim().await?;
+                self.claim().await;
             }
             changed = self.asked.changed() => changed.map_err(|_| Fatal::ended("the handle that asks for passes"))?,
             () = clock.sleep_until(due) => {}
@@ -191,19 +192,20 @@ impl Pass {
         });
     }
 
-    async fn looked(&mut self, looked: Looked) -> Result<(), Fatal> {
+    async fn looked(&mut self, looked: Looked) {
         let Looked { records, outcome, asked, began } = looked;
         let now = self.core.mono();
         self.passes += 1;
-        let error = outcome.err();
-        self.notes.looked(error.as_ref(), records.date(), (began.1, self.core.registry.clock().wall()));
-        let unfinished = error.is_some() || records.is_incomplete();
+        self.notes.looked(outcome.as_ref().err(), records.date(), (began.1, self.core.registry.clock().wall()));
+        let failed = outcome.is_err();
+        let mut error = outcome.err().map(|problem| problem.detail);
+        let unfinished = failed || records.is_incomplete();
         self.retry = unfinished.then(|| now.after(RETRY.min(self.core.settings.reconcile_interval.get())));
-        if error.is_some() {
+        if failed {
             // What was due is due again.
             self.next_hint = self.next_hint.min(now);
         } else {
-            self.take_in(&records, began.0, now).await?;
+            error = self.take_in(&records, began.0, now).await.err().map(|error| error.to_string());
         }
         let clock = self.core.registry.clock();
         let status = ReconcileStatus {
@@ -212,16 +214,15 @@ impl Pass {
             finished_at: clock.wall(),
             took_ms: u64::try_from(now.since(began.0).as_millis()).unwrap_or(u64::MAX),
             ok: error.is_none(),
-            error: error.map(|problem| problem.detail),
+            error,
             store_requests: self.core.registry.requests(),
         };
         self.core.figures.passed(&status);
-        self.publisher.looked(&records, asked, status);
+        self.publisher.looked((!failed).then_some(&records), asked, status);
         self.records = Some(records);
-        Ok(())
     }
 
-    async fn take_in(&mut self, records: &Records, began: Mono, now: Mono) -> Result<(), Fatal> {
+    async fn take_in(&mut self, records: &Records, began: Mono, now: Mono) -> Result<(), NotKept> {
         let shown = records.shown();
         // What a look saw that began before the last write ended may be older than that, and so may what it did not read
         // anew. Nobody else writes the heartbeat, so the record with ours is ours or came after it.
@@ -237,20 +238,32 @@ impl Pass {
         let lease = self.core.lease.borrow().seen;
         let placements = shown.placements.values().map(|placement| &**placement);
         let ttl = self.core.settings.lease_ttl.get();
-        if self.in_force.observe(placements, &shown.unreadable_placements, lease, now, ttl) {
-            // On disk before it counts: after a crash an old body must not look like a new one.
-            self.core.disk.keep(self.in_force.kept()).await?;
+        match self.in_force.observe(placements, &shown.unreadable_placements, lease, now, ttl) {
+            Some(before) => self.keep(before).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Takes a claim in: on disk first, then in the record.
-    async fn claim(&mut self) -> Result<(), Fatal> {
+    /// Takes a claim in: on disk first, then in the record. A claim that would not survive a crash is none.
+    async fn claim(&mut self) {
         let fence = *self.claim.borrow_and_update();
-        self.in_force.claim(fence);
-        self.core.disk.keep(self.in_force.kept()).await?;
-        self.claimed = fence;
-        Ok(())
+        let before = self.in_force.claim(fence);
+        if self.keep(before).await.is_ok() {
+            self.claimed = fence;
+        } else {
+            self.core.unkept.send_replace(Some(fence));
+        }
+    }
+
+    /// On disk before it counts: after a crash an old body must not look like a new one. What the disk does not take is left out
+    /// for now, and the next look brings it again: a full disk ends neither this daemon nor what runs.
+    async fn keep(&mut self, before: Kept) -> Result<(), NotKept> {
+        let outcome = self.core.disk.keep(self.in_force.kept()).await;
+        self.notes.kept(&outcome);
+        if outcome.is_err() {
+            self.in_force.restore(before);
+        }
+        outcome
     }
 
     /// Starts a write of the node's record when it says something new or the heartbeat is due.

@@ -32,10 +32,10 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    /// Takes the outcome of a look.
-    pub(crate) fn looked(&mut self, records: &Records, asked: Asked, status: ReconcileStatus) {
+    /// Takes the outcome of a look: the records of one that went through.
+    pub(crate) fn looked(&mut self, records: Option<&Records>, asked: Asked, status: ReconcileStatus) {
         self.attempted = asked.all;
-        if status.ok {
+        if let Some(records) = records {
             let shown = records.shown();
             let same = Arc::ptr_eq(&shown.applications, &self.shown.applications)
                 && Arc::ptr_eq(&shown.placements, &self.shown.placements);
