@@ -143,6 +143,15 @@ impl Records {
     /// # Errors
     /// Store errors; what could be read is kept.
     pub(crate) async fn look(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
+        let outcome = self.go_through(registry, order).await;
+        if outcome.is_err() {
+            // Silence counts only while the nodes can be heard, and what failed here, whichever part of it, may fail them too.
+            self.liveness.failed();
+        }
+        outcome
+    }
+
+    async fn go_through(&mut self, registry: &Registry, order: Order) -> Result<(), Problem> {
         self.date = None;
         let Order { asked, now, hint, jitter } = order;
         let full = hint == HintDue::Yes && self.full.is_none_or(|due| due <= now);
@@ -179,14 +188,7 @@ impl Records {
             self.again.placements = !done.stale.is_empty();
         }
         if plan.nodes || pulse {
-            let done = match self.nodes.refresh(registry.engine(), nodes).await {
-                Ok(done) => done,
-                Err(problem) => {
-                    // Silence counts only while the nodes can be heard.
-                    self.liveness.failed();
-                    return Err(problem);
-                }
-            };
+            let done = self.nodes.refresh(registry.engine(), nodes).await?;
             self.again.nodes = !done.stale.is_empty();
             self.date = self.nodes.date();
             self.liveness.looked(self.sightings(), now);
@@ -268,4 +270,55 @@ fn named<'a>(
     prefix: &'static str,
 ) -> impl Iterator<Item = ApplicationName> {
     bad.filter_map(move |(key, _)| name_of(key, prefix)?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use scafo_store::{Fault, Operation};
+
+    use super::*;
+    use crate::registry::Arrival;
+    use crate::registry::testing::{World, node};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_whatever_a_look_asks_for_is_nobodys_silence() {
+        let world = World::new();
+        let registry = &world.registry;
+        registry.register_node(&node("b", 1), Arrival::Joining).await.unwrap();
+        for silent in ["_scafo/changes.json", prefix::APPLICATIONS, prefix::PLACEMENT, prefix::NODES] {
+            world.memory.plan(|_| None);
+            let mut records = Records::new(Duration::from_secs(90), Duration::from_secs(30));
+            let mut asked = Asked::default();
+            let mut look = async |records: &mut Records| {
+                asked.all += 1;
+                asked.applications += 1;
+                let order = Order { asked, now: registry.clock().mono(), hint: HintDue::Yes, jitter: 0.0 };
+                records.look(registry, order).await
+            };
+            let lives = |records: &Records| records.shown().nodes["b"].live;
+            look(&mut records).await.unwrap();
+            assert!(lives(&records));
+            world.memory.plan(move |operation| {
+                let (Operation::Get(key) | Operation::List(key)) = operation else { return None };
+                (key == silent).then_some(Fault::LoseRequest)
+            });
+            for _ in 0..60 {
+                // What has to be listed by itself for a kind that was not asked for is asked for with a full look.
+                records.full = None;
+                records.pulse = None;
+                look(&mut records).await.unwrap_err();
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            world.memory.plan(|_| None);
+            look(&mut records).await.unwrap();
+            assert!(lives(&records), "{silent}");
+            for _ in 0..4 {
+                tokio::time::sleep(Duration::from_secs(31)).await;
+                look(&mut records).await.unwrap();
+            }
+            assert!(!lives(&records), "the time after it counts");
+        }
+    }
 }
