@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use scafo_core::{ApplicationName, Problem, ProblemCode, key};
+use scafo_store::{Error, Object};
 use serde::Deserialize;
 
 use super::{Intent, Registry, prune::must_be_known};
@@ -45,26 +46,61 @@ impl Registry {
         // A later celld may write leases that only look damaged to this build.
         must_be_known(&self.every_node().await?)?;
         let key = format!("{}/nodes/{node}.json", key::fleet(name));
-        let lease = match self.engine().try_get(&key, LEASE_BYTES_MAX).await {
-            Ok(None) => {
+        let object = match self.engine().try_get(&key, LEASE_BYTES_MAX).await {
+            Ok(object) => Some(object),
+            // That it cannot be read says something about it only while other objects can be, and only if it stays so.
+            Err(problem) => {
+                self.meta().await?;
+                tracing::warn!(key, ?problem, "the bucket does not give this lease; it is asked once more");
+                self.read_again(&key).await?
+            }
+        };
+        let lease = match object {
+            Some(None) => {
                 let detail = format!("there is no lease `{key}`; the bucket shows which there are");
                 return Err(Problem::new(ProblemCode::NotFound, detail));
             }
-            Ok(Some(object)) => {
+            Some(Some(object)) => {
                 let age = object.head.date.zip(object.head.last_modified).map(|(date, written)| date.since(written));
                 let lease: Option<Lease> = serde_json::from_slice(&object.body).ok();
                 lease.filter(|lease| lease.node == node).map(|lease| (lease, age))
             }
-            // That it cannot be read says something about it only while other objects can be.
-            Err(problem) => {
-                self.meta().await?;
-                tracing::warn!(key, ?problem, "the bucket does not give this lease");
-                None
-            }
+            None => None,
         };
         match lease {
             None => self.engine().delete(&Intent::new(), &key).await,
             Some((lease, age)) => Err(readable(&key, &lease, age)),
+        }
+    }
+
+    /// A second look at what gave no answer; `None` when the store has trouble with this very object.
+    ///
+    /// # Errors
+    /// Store errors that say nothing about the object: it may be read in a moment, or by others.
+    async fn read_again(&self, key: &str) -> Result<Option<Option<Object>>, Problem> {
+        let first = match self.engine().try_get(key, LEASE_BYTES_MAX).await {
+            Ok(object) => return Ok(Some(object)),
+            Err(problem) => problem,
+        };
+        match self.bucket().get_bounded(key, LEASE_BYTES_MAX).await {
+            Ok(object) => Ok(Some(object)),
+            Err(
+                Error::Unavailable { .. }
+                | Error::TooLarge { .. }
+                | Error::Nonconforming { .. }
+                | Error::Rejected { .. },
+            ) => {
+                tracing::warn!(key, problem = ?first, "the bucket does not give this lease");
+                Ok(None)
+            }
+            Err(
+                error @ (Error::Busy { .. }
+                | Error::Denied { .. }
+                | Error::ClockSkewed { .. }
+                | Error::WrongRegion { .. }
+                | Error::NoSuchBucket
+                | Error::Misconfigured { .. }),
+            ) => Err(error.into()),
         }
     }
 }
@@ -84,6 +120,7 @@ fn readable(key: &str, lease: &Lease, age: Option<Duration>) -> Problem {
 #[cfg(test)]
 mod tests {
     use scafo_core::Timestamp;
+    use scafo_store::{Fault, Operation};
 
     use super::*;
     use crate::registry::testing::{World, put_raw};
@@ -118,6 +155,29 @@ mod tests {
         for bad in ["", "../x", "a/b", ".", "n.json/..", "ä"] {
             let refused = world.registry.drop_celld_lease(&shop, bad).await.unwrap_err();
             assert_eq!(refused.code, ProblemCode::InvalidInput, "{bad}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_gives_no_answer_for_a_while_stays_and_one_that_never_does_goes() {
+        let shop = "shop".parse().unwrap();
+        let key = "fleets/shop/nodes/n.json";
+        let ever = Duration::MAX;
+        for (fault, lasts, code) in [
+            (Fault::LoseRequest, Duration::from_secs(40), Some(ProblemCode::ReferenceHeld)),
+            (Fault::Busy, Duration::from_secs(40), Some(ProblemCode::ReferenceHeld)),
+            (Fault::Busy, ever, Some(ProblemCode::StoreUnavailable)),
+            (Fault::LoseRequest, ever, None),
+        ] {
+            let world = World::new();
+            put_raw(&world.memory, key, r#"{ "node": "n", "expires_ms": 1 }"#).await;
+            let began = tokio::time::Instant::now();
+            world
+                .memory
+                .plan(move |operation| (operation == Operation::Get(key) && began.elapsed() < lasts).then_some(fault));
+            let dropped = world.registry.drop_celld_lease(&shop, "n").await;
+            assert_eq!(dropped.err().map(|problem| problem.code), code, "{fault:?} for {lasts:?}");
+            assert_eq!(world.memory.keys(key).len(), usize::from(code.is_some()), "{fault:?} for {lasts:?}");
         }
     }
 }
