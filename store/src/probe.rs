@@ -91,7 +91,9 @@ impl Probe<'_> {
                 let body = format!("{form:?}-{source}");
                 match self.put("a", &body, Condition::Matches(tag)).await? {
                     Put::Written(etag) => tag = etag,
-                    Put::Refused | Put::Gone | Put::Conflict | Put::Busy | Put::Unknown(_) => continue 'form,
+                    Put::Refused | Put::Gone => continue 'form,
+                    // It takes no writes now, which says nothing about the tag.
+                    put @ (Put::Conflict | Put::Busy | Put::Unknown(_)) => return Err(self.undecided("a", put)),
                 }
             }
             return Ok(tag);
@@ -295,6 +297,24 @@ mod tests {
                 crate::Operation::Put(..) | crate::Operation::Delete(_) => None,
             });
             assert!(probe(&silent).await.unwrap_err().is_transient(), "{fault:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_stops_taking_writes_is_away_and_no_liar() {
+        for fault in [Fault::LoseAnswer, Fault::LoseRequest, Fault::Busy, Fault::Conflict] {
+            for position in 0..8 {
+                let bucket = MemoryBucket::new();
+                let mut puts = 0;
+                bucket.plan(move |operation| {
+                    let crate::Operation::Put(..) = operation else { return None };
+                    puts += 1;
+                    (puts > position).then_some(fault)
+                });
+                if let Err(error) = probe(&bucket).await {
+                    assert!(error.is_transient(), "{fault:?} from write {position} on: {error}");
+                }
+            }
         }
     }
 
