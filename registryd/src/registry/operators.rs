@@ -8,7 +8,7 @@ use scafo_core::{
     token::PublicKey,
 };
 
-use super::{Intent, Kind, Registry, Stored};
+use super::{Changed, Intent, Kind, Registry, Stored};
 
 /// An operator key to register.
 #[derive(Debug, Clone)]
@@ -50,14 +50,17 @@ impl Registry {
             supersedes: None,
             created_by: None,
         };
-        let record = self.add_operator(&first).await?;
+        let made = self.create_operator(&first).await?;
         // Two first admins stand under different keys and cannot see each other before they wrote. Both may withdraw; the id
-        // stays reserved for the same key, so that the command can be run again.
-        if !force && let Err(held) = self.no_other_operator(id).await {
+        // stays reserved for the same key, so that the command can be run again. An admin of an earlier call stays.
+        if !force
+            && made.written
+            && let Err(held) = self.no_other_operator(id).await
+        {
             self.engine().delete(&Intent::new(), &key::operator(id.as_str())).await?;
             return Err(held);
         }
-        Ok(record)
+        Ok(made.stored.record)
     }
 
     /// Registers an operator key. Registering the same again answers the record that stands.
@@ -65,6 +68,10 @@ impl Registry {
     /// # Errors
     /// `reference-held` if the id is a node's, another key's, or registered with another role or reach; store errors.
     pub async fn add_operator(&self, new: &NewOperator) -> Result<OperatorRecord, Problem> {
+        self.create_operator(new).await.map(|made| made.stored.record)
+    }
+
+    async fn create_operator(&self, new: &NewOperator) -> Result<Changed<OperatorRecord>, Problem> {
         let id = &new.id;
         self.reserve(id.as_str(), IdentityKind::Operator, &new.public_key).await?;
         let record = OperatorRecord {
@@ -79,13 +86,14 @@ impl Registry {
             revoking: None,
             rest: Rest::new(),
         };
-        let there = self.engine().create(&self.intent(), &record).await?.stored.record;
+        let made = self.engine().create(&self.intent(), &record).await?;
+        let there = &made.stored.record;
         let same = there.public_key == record.public_key
             && there.role == record.role
             && there.applications == record.applications
             && there.supersedes == record.supersedes;
         if same {
-            return Ok(there);
+            return Ok(made);
         }
         let detail = format!("an operator `{id}` is registered already, with another role or reach");
         Err(Problem::new(ProblemCode::ReferenceHeld, detail))
@@ -123,6 +131,8 @@ impl Registry {
 
 #[cfg(test)]
 mod tests {
+    use scafo_store::{Bucket as _, Fault, Operation};
+
     use super::*;
     use crate::registry::testing::{World, key_of};
 
@@ -155,6 +165,29 @@ mod tests {
         let won = usize::from(a.is_ok()) + usize::from(b.is_ok());
         assert_eq!(world.registry.operator_ids().await.unwrap().len(), won);
         assert!(won <= 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn making_the_first_admin_again_leaves_him_whoever_comes_meanwhile() {
+        let world = World::new();
+        let first = world.registry.init_operator(&id("a"), &key_of(1), false).await.unwrap();
+        // Another operator, whose record arrives between the two looks of the second call.
+        let other = world.sibling();
+        other.memory.fail_next_puts("_scafo/operators/b.json", [Fault::HoldBack]);
+        let second = OperatorRecord { id: id("b"), public_key: key_of(2), ..first.clone() };
+        let body = scafo_core::record::to_bytes(&second);
+        other.memory.put("_scafo/operators/b.json", body.into(), Default::default()).await.unwrap();
+        let mut looks = 0;
+        world.memory.plan(move |operation| {
+            looks += u32::from(operation == Operation::List(prefix::OPERATORS));
+            if looks == 2 {
+                other.memory.release_held();
+            }
+            None
+        });
+        let again = world.registry.init_operator(&id("a"), &key_of(1), false).await;
+        assert_eq!(world.registry.operator_ids().await.unwrap(), [id("a"), id("b")]);
+        assert_eq!(again.unwrap(), first);
     }
 
     #[tokio::test(start_paused = true)]
