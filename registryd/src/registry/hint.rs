@@ -10,7 +10,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use scafo_core::{
-    Problem, ProblemCode,
+    Problem, ProblemCode, Timestamp,
     key::{CHANGES, is_hinted},
     record::{ChangeHint, Rest, V1, to_bytes},
 };
@@ -75,17 +75,11 @@ async fn write_hints(
         let done = *landed.borrow();
         let Ok(target) = requests.wait_for(|wanted| *wanted > done).await.map(|wanted| *wanted) else { return };
         let started = clock.mono();
-        let hint = ChangeHint {
-            v: V1,
-            token: format!("{:032x}", rand::random::<u128>()),
-            at: clock.wall(),
-            by: by.clone(),
-            rest: Rest::new(),
-        };
-        let body = Bytes::from(to_bytes(&hint));
         let mut backoff = Backoff::default();
         let mut failures = 0_u32;
-        while let Err(error) = write_hint(&*bucket, body.clone()).await {
+        // A body of its own for each try: one that was given up may arrive after other hints, and must not be taken for one that
+        // was seen before them.
+        while let Err(error) = write_hint(&*bucket, fresh_hint(clock.wall(), &by)).await {
             failures += 1;
             if failures == 1 {
                 tracing::warn!(%error, "change hint not written, trying again");
@@ -95,6 +89,11 @@ async fn write_hints(
         landed.send_replace(target);
         clock.sleep_until(started.after(MERGE)).await;
     }
+}
+
+fn fresh_hint(at: Timestamp, by: &str) -> Bytes {
+    let token = format!("{:032x}", rand::random::<u128>());
+    to_bytes(&ChangeHint { v: V1, token, at, by: by.to_owned(), rest: Rest::new() }).into()
 }
 
 async fn write_hint(bucket: &dyn Bucket, body: Bytes) -> Result<(), String> {
@@ -195,7 +194,6 @@ impl Drop for Unfinished<'_> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use scafo_core::Timestamp;
     use scafo_store::{Condition, Fault, MemoryBucket, Operation};
 
     use super::*;
@@ -254,6 +252,25 @@ mod tests {
         world.hinter.flush(LIMIT).await.unwrap();
         assert_eq!(world.hints.load(Ordering::Relaxed), 8);
         assert!(world.bucket.get(CHANGES).await.unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hint_that_arrives_late_is_no_older_one_come_back() {
+        let memory = MemoryBucket::new();
+        memory.fail_next_puts(CHANGES, [Fault::HoldBack]);
+        let late = memory.sibling();
+        let bucket: Arc<dyn Bucket> = Arc::new(memory);
+        let clock = Arc::new(TokioClock::starting_at(Timestamp::from_millis(0)));
+        let hinter = Hinter::start(Arc::clone(&bucket), clock, "test".to_owned());
+        let tag = async || bucket.head(CHANGES).await.unwrap().unwrap().etag;
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            hinter.moved();
+            hinter.flush(LIMIT).await.unwrap();
+            seen.push(tag().await);
+        }
+        assert_eq!(late.release_held(), 1);
+        assert!(!seen.contains(&tag().await));
     }
 
     #[tokio::test(start_paused = true)]
