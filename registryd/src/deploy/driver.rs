@@ -190,6 +190,12 @@ async fn sweep(core: &Core) -> Result<(), Problem> {
                 core.deploys.give_up(&id);
                 continue;
             }
+            // It stays as it is, for a person to look at; the others have their turn.
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
+                tracing::warn!(deploy = %id, ?problem, "the record of a deploy that nobody offers cannot be read");
+                core.deploys.give_up(&id);
+                continue;
+            }
             Err(problem) => return Err(problem),
         };
         if record.state.is_terminal() || record.node != core.settings.node.id {
@@ -212,12 +218,14 @@ async fn sweep(core: &Core) -> Result<(), Problem> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
+    use scafo_core::key;
     use scafo_core::record::DeployState;
     use scafo_store::MemoryBucket;
 
     use super::*;
     use crate::daemon::testing::core;
     use crate::deploy::intake::testing::accepted;
+    use crate::registry::testing::put_raw;
 
     async fn state(core: &Core, id: &DeployId) -> DeployState {
         core.registry.deploy(id).await.unwrap().record.state
@@ -246,6 +254,22 @@ mod tests {
         for id in [&offered, &heard, &foreign, &fresh] {
             assert_eq!(state(&core_a, id).await, DeployState::Accepted, "{id}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_cannot_be_read_holds_up_no_other_deploy() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let (bad, lost) = (accepted(&core, 1).await, accepted(&core, 2).await);
+        put_raw(&memory, &key::deploy(&bad), "unreadable").await;
+        tokio::time::advance(OFFERED * 2).await;
+        sweep(&core).await.unwrap();
+        assert_eq!(state(&core, &lost).await, DeployState::Failed);
+        let next = accepted(&core, 3).await;
+        publish(&core, project(&next), &"0".repeat(64)).await.unwrap();
+        assert_eq!(core.deploys.lock().silent(core.mono()), []);
+        core.deploys.lock().know([], core.mono());
+        assert_eq!(core.deploys.lock().next().map(|project| project.id), Some(next));
     }
 
     #[tokio::test(start_paused = true)]
