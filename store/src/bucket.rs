@@ -231,30 +231,26 @@ pub struct Listing {
     pub date: Option<Timestamp>,
 }
 
-/// A listing that grows by one page at a time, for who would rather have it slowly than cause many requests at once.
+/// A listing one page at a time, of which nothing is kept: for who goes through more than is to be held in memory.
 #[derive(Debug, Default)]
-pub struct Pages {
-    all: Listing,
+pub struct Walk {
     token: Option<PageToken>,
 }
 
-impl Pages {
-    /// Takes one page more. Answers the whole listing with its last page, and the next call begins a new one; so it does after a
-    /// failure, except that a store which gave no answer is asked for the same page again. What is written meanwhile may be in it or not, as with any listing of several pages.
+impl Walk {
+    /// The next page. After the last one, whose [`Page::next`] is none, the next call begins anew; so it does after a failure,
+    /// except that a store which gave no answer is asked for the same page again. What is written meanwhile may be in it or not, as
+    /// with any listing of several pages.
     ///
     /// # Errors
-    /// As [`Bucket::list`].
-    pub async fn next<B: Bucket + ?Sized>(
-        &mut self,
-        bucket: &B,
-        first: ListRequest<'_>,
-    ) -> Result<Option<Listing>, Error> {
-        let Self { mut all, token } = std::mem::take(self);
+    /// As [`Bucket::list_page`]; [`Error::Nonconforming`] for a page that says it is followed by itself.
+    pub async fn next<B: Bucket + ?Sized>(&mut self, bucket: &B, first: ListRequest<'_>) -> Result<Page, Error> {
+        let token = self.token.take();
         let page = match bucket.list_page(ListRequest { token: token.as_ref(), ..first }).await {
             Ok(page) => page,
             Err(error) => {
                 if error.is_transient() {
-                    *self = Self { all, token };
+                    self.token = token;
                 }
                 return Err(error);
             }
@@ -265,6 +261,38 @@ impl Pages {
                 format!("the listing of `{}` gives the same page token twice", first.prefix),
             ));
         }
+        self.token.clone_from(&page.next);
+        Ok(page)
+    }
+}
+
+/// A listing that grows by one page at a time, for who would rather have it slowly than cause many requests at once.
+#[derive(Debug, Default)]
+pub struct Pages {
+    all: Listing,
+    walk: Walk,
+}
+
+impl Pages {
+    /// Takes one page more, as [`Walk::next`] does. Answers the whole listing with its last page, and the next call begins a new one.
+    ///
+    /// # Errors
+    /// As [`Bucket::list`].
+    pub async fn next<B: Bucket + ?Sized>(
+        &mut self,
+        bucket: &B,
+        first: ListRequest<'_>,
+    ) -> Result<Option<Listing>, Error> {
+        let Self { mut all, mut walk } = std::mem::take(self);
+        let page = match walk.next(bucket, first).await {
+            Ok(page) => page,
+            Err(error) => {
+                if error.is_transient() {
+                    *self = Self { all, walk };
+                }
+                return Err(error);
+            }
+        };
         all.entries.extend(page.entries);
         all.prefixes.extend(page.prefixes);
         all.date = page.date.or(all.date);
@@ -279,7 +307,7 @@ impl Pages {
         if page.next.is_none() {
             return Ok(Some(all));
         }
-        *self = Self { all, token: page.next };
+        *self = Self { all, walk };
         Ok(None)
     }
 }

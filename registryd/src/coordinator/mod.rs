@@ -12,6 +12,7 @@ pub(crate) mod placement;
 pub(crate) mod places;
 pub(crate) mod reaper;
 mod retention;
+mod round;
 
 use async_trait::async_trait;
 use scafo_core::record::{CoordinatorLease, Fence};

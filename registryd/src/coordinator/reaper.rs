@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
-use scafo_core::view::RecordFault;
-use scafo_core::{ApplicationName, Problem, key};
-use scafo_store::{ListRequest, Pages};
+use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp, key};
 
+use super::round::{Round, Row};
 use super::{Lead, retention};
 use crate::daemon::{Core, Fatal};
-use crate::deploy::judge::{abandoned, expired};
-use crate::registry::{Cache, Intent, Kind, Mono, Read};
+use crate::deploy::judge::{self, abandoned, expired};
+use crate::registry::{Intent, Kind, Mono, Stored};
 
 /// Time between two sweeps. Each takes one page of each of two listings, whatever the fleet holds: of 10,000 claims a round takes
 /// ten minutes, and nobody waits for what is swept up.
@@ -21,16 +20,23 @@ const SWEEP: Duration = Duration::from_mins(1);
 const RETENTION: Duration = Duration::from_mins(15);
 /// The look at deployments comes less often where it takes more pages than two: for each of them this long.
 const RETENTION_PAGE: Duration = Duration::from_mins(6);
+/// Records of one page that may fail before the rest of it waits for the next round: each may take half a minute.
+const FAILURES_MAX: u32 = 3;
+
+/// Of a deploy it is noted when it finished; one that did not is read in each round.
+type Deploys = Round<DeployRecord, Timestamp>;
+/// Of a claim it is noted whose it is.
+type Claims = Round<DomainClaim, ApplicationName>;
 
 /// Sweeps until the daemon ends.
 pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
-    let mut deploys: Round<DeployRecord> = Round::default();
-    let mut claims: Round<DomainClaim> = Round::default();
+    let (mut deploys, mut claims) = (Deploys::default(), Claims::default());
     let mut old = Old::new(&core);
     loop {
         core.registry.clock().sleep(SWEEP).await;
         let Some(lead) = leads(&core) else {
-            (deploys.pages, claims.pages) = (Pages::default(), Pages::default());
+            deploys.restart();
+            claims.restart();
             old.put_off(&core);
             continue;
         };
@@ -40,8 +46,8 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
         if let Err(problem) = orphans(&core, &lead, &mut claims).await {
             tracing::warn!(?problem, "a sweep of orphans did not go through; the next one goes on");
         }
-        let bad = deploys.cache.bad().chain(claims.cache.bad());
-        let bad = bad.map(|(key, problem)| RecordFault { key: key.to_owned(), error: problem.detail }).collect();
+        let mut bad = deploys.faults();
+        bad.extend(claims.faults());
         core.lease.send_if_modified(|view| {
             let news = view.swept != bad;
             view.swept = bad;
@@ -94,30 +100,6 @@ impl Old {
     }
 }
 
-/// The records of one kind, listed one page a sweep.
-struct Round<T> {
-    pages: Pages,
-    cache: Cache<T>,
-}
-
-impl<T: Kind> Default for Round<T> {
-    fn default() -> Self {
-        Self { pages: Pages::default(), cache: Cache::default() }
-    }
-}
-
-impl<T: Kind> Round<T> {
-    /// Takes a page. Answers the records when that was the last one of a listing.
-    async fn advance(&mut self, core: &Core) -> Result<Option<&Cache<T>>, Problem> {
-        let engine = core.registry.engine();
-        let Some(listing) = self.pages.next(&**engine.bucket(), ListRequest::of(T::PREFIX)).await? else {
-            return Ok(None);
-        };
-        self.cache.refresh_from(engine, listing, Read::Moved).await?;
-        Ok(Some(&self.cache))
-    }
-}
-
 fn leads(core: &Core) -> Option<Lead> {
     let lead = core.lease.borrow().lead.clone();
     lead.filter(|lead| core.mono() < lead.lapses)
@@ -130,14 +112,20 @@ fn jittered(core: &Core, duration: Duration) -> Duration {
 
 /// Removes what a deletion that met a claim or a pass half way has left. What this node's last look did not show is looked up
 /// before anything is removed.
-async fn orphans(core: &Core, lead: &Lead, claims: &mut Round<DomainClaim>) -> Result<(), Problem> {
-    let claims = claims.advance(core).await?;
+async fn orphans(core: &Core, lead: &Lead, claims: &mut Claims) -> Result<(), Problem> {
+    let holder = |claim: &DomainClaim| Some(claim.application.clone());
+    let rows = claims.advance(core.registry.engine(), holder).await?;
     let world = core.worlds.borrow().clone();
     let known =
         |name: &ApplicationName| world.shown.applications.contains_key(name) || world.shown.unreadable.contains(name);
-    for claim in claims.into_iter().flat_map(Cache::iter).filter(|claim| !known(&claim.record.application)) {
-        if core.registry.remove_orphaned_claim(claim).await? {
-            tracing::info!(host = %claim.record.host, "a claim without an application is removed");
+    let mut failures = Failures::default();
+    for row in rows {
+        let held = match &row {
+            Row::Read(stored) => known(&stored.record.application),
+            Row::Noted { note, .. } => known(note),
+        };
+        if !held {
+            failures.note(release(core, row).await)?;
         }
     }
     let intent = Intent::new().under(lead.authority.clone());
@@ -149,51 +137,93 @@ async fn orphans(core: &Core, lead: &Lead, claims: &mut Round<DomainClaim>) -> R
     Ok(())
 }
 
-async fn sweep(core: &Core, lead: &Lead, deploys: &mut Round<DeployRecord>) -> Result<(), Problem> {
-    let Some(deploys) = deploys.advance(core).await? else { return Ok(()) };
+async fn release(core: &Core, row: Row<DomainClaim, ApplicationName>) -> Result<(), Problem> {
+    let Some(claim) = stored(core, row).await? else { return Ok(()) };
+    if core.registry.remove_orphaned_claim(&claim).await? {
+        tracing::info!(host = %claim.record.host, "a claim without an application is removed");
+    }
+    Ok(())
+}
+
+async fn sweep(core: &Core, lead: &Lead, deploys: &mut Deploys) -> Result<(), Problem> {
     let now = core.registry.clock().wall();
+    let mut failures = Failures::default();
+    for row in deploys.advance(core.registry.engine(), judge::finished).await? {
+        if matches!(row, Row::Noted { note, .. } if !judge::is_past(note, now)) {
+            continue;
+        }
+        failures.note(judged(core, lead, row, now).await)?;
+    }
+    Ok(())
+}
+
+/// Forgets a deploy that finished long ago, and stores the judgement on one that nobody carries out.
+async fn judged(core: &Core, lead: &Lead, row: Row<DeployRecord, Timestamp>, now: Timestamp) -> Result<(), Problem> {
+    let Some(Stored { record, .. }) = stored(core, row).await? else { return Ok(()) };
     let window = core.settings.liveness.get();
-    let world = core.worlds.borrow().clone();
-    for stored in deploys.iter() {
-        let record = &stored.record;
-        let intent = Intent::new().under(lead.authority.clone());
-        if expired(record, now) {
-            core.registry.engine().delete(&intent, &key::deploy(&record.id)).await?;
-        } else if let Some(problem) = abandoned(record, world.lives(&record.node), now, window) {
-            tracing::info!(deploy = %record.id, node = %record.node, "a deploy was abandoned");
-            let store = |deploy: &mut DeployRecord| {
-                // It may have moved since it was listed.
-                let still = abandoned(deploy, false, now, window).is_some();
-                if still {
-                    deploy.state = DeployState::Failed;
-                    deploy.code = Some(problem.code);
-                    deploy.detail = Some(problem.detail.clone());
-                    deploy.moved_at = now;
-                    deploy.finished_at = Some(now);
-                }
-                Ok(())
-            };
-            // Finished in the meantime is as good.
-            if let Err(problem) = core.registry.update_deploy(&intent, &record.id, store).await {
-                tracing::debug!(deploy = %record.id, ?problem, "the judgement was not stored");
+    let intent = Intent::new().under(lead.authority.clone());
+    let lives = core.worlds.borrow().lives(&record.node);
+    if expired(&record, now) {
+        core.registry.engine().delete(&intent, &key::deploy(&record.id)).await?;
+    } else if let Some(problem) = abandoned(&record, lives, now, window) {
+        tracing::info!(deploy = %record.id, node = %record.node, "a deploy was abandoned");
+        let store = |deploy: &mut DeployRecord| {
+            // It may have moved since it was listed.
+            let still = abandoned(deploy, false, now, window).is_some();
+            if still {
+                deploy.state = DeployState::Failed;
+                deploy.code = Some(problem.code);
+                deploy.detail = Some(problem.detail.clone());
+                deploy.moved_at = now;
+                deploy.finished_at = Some(now);
             }
+            Ok(())
+        };
+        // Finished in the meantime is as good.
+        if let Err(problem) = core.registry.update_deploy(&intent, &record.id, store).await {
+            tracing::debug!(deploy = %record.id, ?problem, "the judgement was not stored");
         }
     }
     Ok(())
 }
 
+/// The record of a row as it stands, if it is there still.
+async fn stored<T: Kind, N>(core: &Core, row: Row<T, N>) -> Result<Option<Stored<T>>, Problem> {
+    match row {
+        Row::Read(stored) => Ok(Some(stored)),
+        Row::Noted { key, .. } => core.registry.engine().load_once(&key).await,
+    }
+}
+
+/// What went wrong with single records of a page: the others have their turn all the same, unless it looks like all of them.
+#[derive(Default)]
+struct Failures(u32);
+
+impl Failures {
+    fn note(&mut self, outcome: Result<(), Problem>) -> Result<(), Problem> {
+        let Err(problem) = outcome else { return Ok(()) };
+        self.0 += 1;
+        if self.0 >= FAILURES_MAX || problem.code == ProblemCode::LeaseLost {
+            return Err(problem);
+        }
+        tracing::warn!(?problem, "a record is not swept up; the next round tries it again");
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use scafo_core::NodeId;
-    use scafo_core::problem::ProblemCode;
     use scafo_core::record::Fence;
-    use scafo_store::MemoryBucket;
+    use scafo_store::{Bucket as _, MemoryBucket};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::daemon::testing::{core, show};
     use crate::deploy::intake::testing::accepted;
     use crate::deploy::intake::{finish, look_up};
+    use crate::registry::NewClaim;
+    use crate::registry::testing::put_raw;
 
     #[tokio::test(start_paused = true)]
     async fn the_sweep_stores_what_a_poll_says_and_forgets_after_a_week() {
@@ -203,7 +233,7 @@ mod tests {
         finish(&gone, &done, Ok(None)).await.unwrap();
         let lead =
             Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100_000), authority: CancellationToken::new() };
-        let mut deploys = Round::default();
+        let mut deploys = Deploys::default();
         show(&core, &[], &[], &[("a", true), ("gone", true)]);
         tokio::time::advance(Duration::from_secs(91)).await;
         sweep(&core, &lead, &mut deploys).await.unwrap();
@@ -240,15 +270,61 @@ mod tests {
             Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100), authority: CancellationToken::new() };
         show(&core, &[], &[], &[("a", true)]);
         tokio::time::advance(Duration::from_secs(91)).await;
-        let mut deploys = Round::default();
-        for page in 1..=2 {
-            let before = core.registry.requests();
+        let mut deploys = Deploys::default();
+        for judged in [4, 8, 10] {
             sweep(&core, &lead, &mut deploys).await.unwrap();
-            assert_eq!(core.registry.requests() - before, 1, "page {page} of 3");
+            let mut states = Vec::new();
+            for id in &left {
+                states.push(core.registry.deploy(id).await.unwrap().record.state);
+            }
+            let failed = states.iter().filter(|state| **state == DeployState::Failed).count();
+            assert_eq!(failed, judged, "of a page of four");
         }
-        sweep(&core, &lead, &mut deploys).await.unwrap();
-        for id in &left {
-            assert_eq!(core.registry.deploy(id).await.unwrap().record.state, DeployState::Failed, "{id}");
+        // Who wrote them last was this node, so each is read once more, and then a page costs its listing.
+        for requests in [[5, 5, 3], [1, 1, 1]] {
+            for requests in requests {
+                let before = core.registry.requests();
+                sweep(&core, &lead, &mut deploys).await.unwrap();
+                assert_eq!(core.registry.requests() - before, requests);
+            }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_without_an_application_goes_and_what_cannot_be_read_is_named_until_it_can() {
+        let memory = MemoryBucket::new();
+        memory.set_page_keys(2);
+        let core = core("a", memory.sibling());
+        let shop: ApplicationName = "shop".parse().unwrap();
+        core.registry.create_application(&shop).await.unwrap();
+        for host in ["a.example", "b.example", "c.example"] {
+            let (application, host) = (shop.clone(), host.parse().unwrap());
+            let claim = NewClaim { application, host, wildcard: false, by: "op".to_owned(), names: None };
+            core.registry.claim_domain(&claim, &[]).await.unwrap();
+        }
+        put_raw(&memory, "_scafo/domains/bad.example.json", "unreadable").await;
+        let lead =
+            Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100), authority: CancellationToken::new() };
+        let application = core.registry.application(&shop).await.unwrap().unwrap().record;
+        show(&core, &[application], &[], &[("a", true)]);
+        let mut claims = Claims::default();
+        for _ in 0..4 {
+            orphans(&core, &lead, &mut claims).await.unwrap();
+        }
+        assert_eq!(memory.keys("_scafo/domains/").len(), 4);
+        let bad: Vec<String> = claims.faults().into_iter().map(|fault| fault.key).collect();
+        assert_eq!(bad, ["_scafo/domains/bad.example.json"]);
+        show(&core, &[], &[], &[("a", true)]);
+        for _ in 0..2 {
+            orphans(&core, &lead, &mut claims).await.unwrap();
+        }
+        assert_eq!(memory.keys("_scafo/domains/").len(), 4, "its record stands, whatever was shown");
+        core.registry.engine().delete(&Intent::new(), &key::application(&shop)).await.unwrap();
+        memory.delete("_scafo/domains/bad.example.json").await.unwrap();
+        for _ in 0..4 {
+            orphans(&core, &lead, &mut claims).await.unwrap();
+        }
+        assert_eq!(memory.keys("_scafo/domains/"), Vec::<String>::new());
+        assert_eq!(claims.faults().len(), 0);
     }
 }

@@ -13,7 +13,7 @@ use super::intake;
 use super::publication::{Project, carry_out};
 use super::turns::{OFFERED, Turns};
 use crate::daemon::{Core, Fatal};
-use crate::registry::{Cache, Mono, Read};
+use crate::registry::{Mono, Paged};
 
 /// The deploys that this node works on.
 #[derive(Debug)]
@@ -149,16 +149,28 @@ pub(crate) async fn work(core: Arc<Core>, mut moves: mpsc::Receiver<()>) -> Fata
     }
 }
 
-/// Reads what an earlier run accepted and did not end, however long the bucket takes: nobody's turn has come before.
+/// Reads what an earlier run accepted and did not end, however long the bucket takes: nobody's turn has come before. Of the
+/// fleet's deploys, which may be many, only these are held.
 async fn remember(core: &Core) {
-    let mut deploys: Cache<DeployRecord> = Cache::default();
-    while let Err(problem) = deploys.refresh(core.registry.engine(), Read::Moved).await {
-        tracing::warn!(?problem, "the deploys of an earlier run are not known yet, trying again");
-        core.registry.clock().sleep(OFFERED / 60).await;
+    let mut deploys: Paged<DeployRecord> = Paged::default();
+    let mut open = Vec::new();
+    loop {
+        match deploys.next(core.registry.engine(), |_| false).await {
+            Ok(page) => {
+                let records = page.read.into_iter().map(|(_, stored)| stored.record);
+                let ours = records.filter(|it| it.node == core.settings.node.id && !it.state.is_terminal());
+                open.extend(ours.map(|record| (record.id, record.accepted_at)));
+                if page.last {
+                    break;
+                }
+            }
+            Err(problem) => {
+                tracing::warn!(?problem, "the deploys of an earlier run are not known yet, trying again");
+                core.registry.clock().sleep(OFFERED / 60).await;
+            }
+        }
     }
-    let records = deploys.iter().map(|stored| &stored.record);
-    let open = records.filter(|record| record.node == core.settings.node.id && !record.state.is_terminal());
-    core.deploys.lock().know(open.map(|record| (record.id.clone(), record.accepted_at)), core.mono());
+    core.deploys.lock().know(open, core.mono());
 }
 
 /// Ends what this node accepted and nobody offers any more. Looks as often as that may take, and only at that: what an earlier run
@@ -294,6 +306,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_new_run_keeps_the_places_of_what_the_last_one_accepted() {
         let memory = MemoryBucket::new();
+        memory.set_page_keys(1);
         let before = core("a", memory.sibling());
         let (first, second) = (accepted(&before, 2).await, accepted(&before, 1).await);
         let now = core("a", memory.sibling());

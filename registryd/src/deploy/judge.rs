@@ -29,10 +29,19 @@ pub(crate) fn abandoned(record: &DeployRecord, answers: bool, now: Timestamp, wi
     ))
 }
 
+/// When it finished, if it has.
+pub(crate) fn finished(record: &DeployRecord) -> Option<Timestamp> {
+    record.state.is_terminal().then(|| record.finished_at.unwrap_or(record.moved_at))
+}
+
+/// Whether the record of a deploy that finished then has been kept long enough.
+pub(crate) fn is_past(finished: Timestamp, now: Timestamp) -> bool {
+    now.since(finished) > RETENTION
+}
+
 /// Whether the record of a finished deploy has been kept long enough.
 pub(crate) fn expired(record: &DeployRecord, now: Timestamp) -> bool {
-    let finished = record.finished_at.unwrap_or(record.moved_at);
-    record.state.is_terminal() && now.since(finished) > RETENTION
+    finished(record).is_some_and(|finished| is_past(finished, now))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use scafo_core::{Problem, ProblemCode};
-use scafo_store::{ListRequest, Listing, Put, PutOptions};
+use scafo_store::{ListRequest, Listing, Page, Put, PutOptions, Walk};
 
 use super::{Engine, Intent, Stored, engine::Pursuit, kind::Record};
 
@@ -33,6 +33,14 @@ impl Engine {
     /// `store-unavailable`, `store-nonconforming`.
     pub async fn list(&self, prefix: &str) -> Result<Listing, Problem> {
         persist!(self, &Intent::new(), self.bucket().list(prefix))
+    }
+
+    /// The next page of a walk over everything under `prefix`, tried again while the store gives no answer.
+    ///
+    /// # Errors
+    /// As [`Engine::list`].
+    pub async fn page(&self, walk: &mut Walk, prefix: &str) -> Result<Page, Problem> {
+        persist!(self, &Intent::new(), walk.next(&**self.bucket(), ListRequest::of(prefix)))
     }
 
     /// The first keys under `prefix`, at most `limit` of them.
