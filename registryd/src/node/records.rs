@@ -214,6 +214,20 @@ impl Records {
         rows.collect()
     }
 
+    /// Leaves the map as it is where nothing of it moved, as with most looks at who lives.
+    fn show_nodes(&mut self) {
+        let view = |stored: &Arc<Stored<NodeRecord>>| {
+            let record = &stored.record;
+            let before = self.shown.nodes.get(&record.id).map(|view| &view.record);
+            let view = NodeView { record: shared(record, before), live: self.liveness.lives(&record.id) };
+            (record.id.clone(), view)
+        };
+        let nodes: BTreeMap<NodeId, NodeView> = self.nodes.iter().map(view).collect();
+        if !same(&nodes, &self.shown.nodes) {
+            self.shown.nodes = Arc::new(nodes);
+        }
+    }
+
     /// Makes the maps that others share; those of kinds that were not listed stay the same ones.
     fn show(&mut self, plan: Plan, pulse: bool) {
         if plan.applications {
@@ -225,13 +239,7 @@ impl Records {
             self.shown.placements = Arc::new(by_name(&self.placements, before, |record| &record.application));
         }
         if plan.nodes || pulse {
-            let nodes = self.nodes.iter().map(|stored| {
-                let record = &stored.record;
-                let before = self.shown.nodes.get(&record.id).map(|view| &view.record);
-                let view = NodeView { record: shared(record, before), live: self.liveness.lives(&record.id) };
-                (record.id.clone(), view)
-            });
-            self.shown.nodes = Arc::new(nodes.collect());
+            self.show_nodes();
         }
         self.shown.incomplete = self.again.any();
         if plan.applications || plan.placements || plan.nodes || pulse {
@@ -245,6 +253,11 @@ impl Records {
             self.shown.faults = Arc::new(faults.collect());
         }
     }
+}
+
+fn same(a: &BTreeMap<NodeId, NodeView>, b: &BTreeMap<NodeId, NodeView>) -> bool {
+    let same = |a: &NodeView, b: &NodeView| a.live == b.live && Arc::ptr_eq(&a.record, &b.record);
+    a.len() == b.len() && a.iter().zip(b).all(|((ida, a), (idb, b))| ida == idb && same(a, b))
 }
 
 fn by_name<T: crate::registry::Kind + PartialEq>(
