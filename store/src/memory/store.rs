@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    ops::Bound::{Excluded, Unbounded},
+    ops::Bound::{Excluded, Included, Unbounded},
 };
 
 use bytes::Bytes;
@@ -115,10 +115,11 @@ impl Store {
         let limit = usize::from(request.limit.clamp(1, self.page_keys));
         let after = request.token.map(|token| token.0.as_str()).max(request.start_after).unwrap_or_default();
         let mut last = String::new();
-        for (key, stored) in self.objects.range::<str, _>((Excluded(after), Unbounded)) {
-            let Some(rest) = key.strip_prefix(request.prefix) else {
-                if key.as_str() > request.prefix { break } else { continue }
-            };
+        // What sorts before the prefix is skipped, not looked at: listing one kind costs nothing of what others hold.
+        let from = if after < request.prefix { Included(request.prefix) } else { Excluded(after) };
+        for (key, stored) in self.objects.range::<str, _>((from, Unbounded)) {
+            // Keys that start with it stand together, right from there on.
+            let Some(rest) = key.strip_prefix(request.prefix) else { break };
             let folded = request
                 .delimited
                 .then(|| rest.find('/'))
