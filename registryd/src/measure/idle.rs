@@ -1,44 +1,39 @@
 //! A fleet at rest on virtual time: every part of the daemon that asks the bucket for something, for each node, on one bucket in
 //! memory, and each request counted. An hour of a thousand nodes takes minutes and depends on no clock.
 
+mod fleet;
+mod stage;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use scafo_core::key::{self, prefix};
-use scafo_core::record::{
-    Adoption, ApplicationRecord, DeployRecord, DeployState, DomainClaim, Fence, NodeRecord, ProcessState, Published,
-    Replicas, Rest, V1, to_bytes,
-};
+use scafo_core::key::prefix;
+use scafo_core::record::{Adoption, NodeRecord, ProcessState};
 use scafo_core::settings::RegistrydSettings;
 use scafo_core::view::ProcessStatus;
-use scafo_core::{ApplicationName, DeployId, Timestamp};
-use scafo_store::{Bucket, ETagForm, Error, Head, ListRequest, MemoryBucket, Object, Page, Put, PutOptions};
+use scafo_core::{ApplicationName, Timestamp};
+use scafo_store::Bucket as _;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use self::fleet::furnish;
+use self::stage::{Counting, Stage, StageClock, Tally};
 use crate::bootstrap::{Registered, record};
 use crate::coordinator::driver::elect;
-use crate::coordinator::places::{Past, Terms, plan};
 use crate::daemon::{Core, Fatal};
 use crate::figures::Figures;
 use crate::node::apply::Desired;
 use crate::node::disk::Disk;
 use crate::node::in_force::InForce;
-use crate::node::world::{NodeView, Shown, World};
 use crate::parts::{Means, Processes, spawn};
-use crate::registry::{Arrival, Clock, Kind, Mono, Registry};
+use crate::registry::{Arrival, Registry};
 use crate::service::Operations;
 use crate::supervisor::Supervisor;
 
-/// What a request takes: a bucket in the same region.
-const LATENCY: Duration = Duration::from_millis(10);
 /// The wall clock at the start, in milliseconds since 1970.
 const WALL: i64 = 1_800_000_000_000;
 /// Names the simulated bucket.
@@ -118,7 +113,7 @@ pub fn run(scene: &Scene) -> Result<Vec<Counted>, String> {
 }
 
 async fn count(scene: &Scene) -> Result<Vec<Counted>, String> {
-    let stage = Arc::new(Stage { start: Instant::now(), memory: MemoryBucket::new() });
+    let stage = Arc::new(Stage::new());
     furnish(&stage, scene).await?;
     let mut tasks: JoinSet<Fatal> = JoinSet::new();
     let mut nodes = Vec::new();
@@ -186,127 +181,6 @@ async fn at_rest(
     Err(format!("{served} of {} applications are served", scene.running))
 }
 
-/// What all nodes of a scene stand on.
-struct Stage {
-    start: Instant,
-    memory: MemoryBucket,
-}
-
-impl Stage {
-    fn wall(&self) -> Timestamp {
-        Timestamp::from_millis(WALL).after(self.start.elapsed())
-    }
-
-    async fn put<T: Kind>(&self, record: &T) -> Result<(), String> {
-        self.memory.set_now(self.wall());
-        let body = Bytes::from(to_bytes(record));
-        let put = self.memory.put(&record.key(), body, PutOptions::default()).await;
-        put.map(drop).map_err(|error| error.to_string())
-    }
-}
-
-fn name(index: usize) -> Result<ApplicationName, String> {
-    format!("app-{index}").parse().map_err(|error| format!("{error:?}"))
-}
-
-/// Puts a fleet in the bucket that has been at rest for long.
-async fn furnish(stage: &Stage, scene: &Scene) -> Result<(), String> {
-    let wall = stage.wall();
-    let version = VERSION.parse().map_err(|error| format!("{error:?}"))?;
-    let first = scene.settings.first().ok_or("a fleet has a node")?;
-    let nowhere = BTreeMap::from([("simulated".to_owned(), "nowhere".to_owned())]);
-    let mut applications = BTreeMap::new();
-    for index in 0..scene.applications {
-        let name = name(index)?;
-        let host: scafo_core::domain::Host = format!("{name}.example").parse().map_err(|error| format!("{error:?}"))?;
-        let deploy = DeployId::new(&name, index as u64);
-        stage.put(&claim(&name, &host, wall)).await?;
-        stage.put(&deployed(&name, &deploy, first, wall)).await?;
-        let deployment = key::deployment(&name, &version);
-        let put = stage.memory.put(&deployment, Bytes::from_static(b"{}"), PutOptions::default()).await;
-        put.map_err(|error| error.to_string())?;
-        let application = ApplicationRecord {
-            v: V1,
-            name: name.clone(),
-            created_at: wall,
-            replicas: Some(Replicas::Count(std::num::NonZeroU32::MIN)),
-            node_selector: (index >= scene.running).then(|| nowhere.clone()),
-            labels: None,
-            blocked: false,
-            retired_at: None,
-            deleting: None,
-            domains: vec![host],
-            wildcard_domains: Vec::new(),
-            deployment: Some(Published { version: version.clone(), deploy, rest: Rest::new() }),
-            rest: Rest::new(),
-        };
-        stage.put(&application).await?;
-        applications.insert(name, Arc::new(application));
-    }
-    for planned in placed(applications, &scene.settings, wall) {
-        stage.put(&planned).await?;
-    }
-    Ok(())
-}
-
-/// Where a coordinator puts them.
-fn placed(
-    applications: BTreeMap<ApplicationName, Arc<ApplicationRecord>>,
-    settings: &[RegistrydSettings],
-    wall: Timestamp,
-) -> Vec<scafo_core::record::PlacementRecord> {
-    let view = |settings: &RegistrydSettings| {
-        let record = record(settings, wall);
-        (record.id.clone(), NodeView { record: Arc::new(record), live: true })
-    };
-    let shown = Shown { applications: Arc::new(applications), ..Shown::default() };
-    let nodes = Arc::new(settings.iter().map(view).collect());
-    let world = World { content: 1, shown, nodes, ..World::unseen() };
-    let terms = Terms { now: Mono::at(Duration::ZERO), wall, hold: Duration::ZERO, fence: Fence(1) };
-    plan(&world, &terms, &mut Past::default()).0.into_iter().map(|planned| planned.record).collect()
-}
-
-fn claim(application: &ApplicationName, host: &scafo_core::domain::Host, wall: Timestamp) -> DomainClaim {
-    DomainClaim {
-        v: V1,
-        host: host.clone(),
-        application: application.clone(),
-        wildcard: false,
-        claimed_at: wall,
-        by: INSTALLATION.to_owned(),
-        nonce: None,
-        released: false,
-        rest: Rest::new(),
-    }
-}
-
-fn deployed(
-    application: &ApplicationName,
-    id: &DeployId,
-    settings: &RegistrydSettings,
-    wall: Timestamp,
-) -> DeployRecord {
-    DeployRecord {
-        v: V1,
-        id: id.clone(),
-        application: application.clone(),
-        state: DeployState::Deployed,
-        node: settings.node.id.clone(),
-        by: INSTALLATION.to_owned(),
-        accepted_at: wall,
-        moved_at: wall,
-        finished_at: Some(wall),
-        deployment: VERSION.parse().ok(),
-        code: None,
-        detail: None,
-        source: None,
-        oidc: None,
-        artifact: None,
-        celld_version: None,
-        rest: Rest::new(),
-    }
-}
-
 /// A node that has registered.
 struct Node {
     core: Arc<Core>,
@@ -318,8 +192,8 @@ struct Node {
 impl Node {
     async fn register(stage: &Arc<Stage>, settings: &RegistrydSettings, seed: u64) -> Result<Self, String> {
         let tally = Arc::new(Tally::default());
-        let bucket = Arc::new(Counting { stage: Arc::clone(stage), tally: Arc::clone(&tally) });
-        let clock = Arc::new(StageClock { stage: Arc::clone(stage), dice: Mutex::new(seed) });
+        let bucket = Arc::new(Counting::new(stage, &tally));
+        let clock = Arc::new(StageClock::new(stage, seed));
         let registry = Registry::new(bucket, clock, settings.node.id.to_string());
         let started = registry.clock().wall();
         let own = registry.register_node(&record(settings, started), Arrival::Joining).await;
@@ -381,118 +255,6 @@ fn process(application: &ApplicationName, state: ProcessState) -> ProcessStatus 
         started_at: None,
         last_exit: None,
         adopted: false,
-    }
-}
-
-struct StageClock {
-    stage: Arc<Stage>,
-    dice: Mutex<u64>,
-}
-
-impl fmt::Debug for StageClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StageClock").finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl Clock for StageClock {
-    fn wall(&self) -> Timestamp {
-        self.stage.wall()
-    }
-
-    fn mono(&self) -> Mono {
-        Mono::at(self.stage.start.elapsed())
-    }
-
-    fn random(&self) -> u32 {
-        // SplitMix64, of which the upper half is as good as all of it.
-        let mut state = self.dice.lock().unwrap_or_else(PoisonError::into_inner);
-        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = *state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        u32::try_from((z ^ (z >> 31)) >> 32).unwrap_or_default()
-    }
-
-    async fn sleep_until(&self, at: Mono) {
-        sleep(at.since(self.mono())).await;
-    }
-}
-
-#[derive(Debug, Default)]
-struct Tally(Mutex<Requests>);
-
-impl Tally {
-    fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The bucket of one node, with a counter and a distance.
-struct Counting {
-    stage: Arc<Stage>,
-    tally: Arc<Tally>,
-}
-
-impl fmt::Debug for Counting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Counting").finish_non_exhaustive()
-    }
-}
-
-impl Counting {
-    async fn arrive(&self, does: Does, key: &str) {
-        let kind = key.trim_start_matches(key::ROOT).split('/').next().unwrap_or_default();
-        *self.tally.lock().entry((does, kind.trim_end_matches(".json").to_owned())).or_default() += 1;
-        sleep(LATENCY).await;
-        self.stage.memory.set_now(self.stage.wall());
-    }
-}
-
-#[async_trait]
-impl Bucket for Counting {
-    async fn get_bounded(&self, key: &str, limit: u64) -> Result<Option<Object>, Error> {
-        self.arrive(Does::Get, key).await;
-        self.stage.memory.get_bounded(key, limit).await
-    }
-
-    async fn head(&self, key: &str) -> Result<Option<Head>, Error> {
-        self.arrive(Does::Get, key).await;
-        self.stage.memory.head(key).await
-    }
-
-    async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Option<Bytes>, Error> {
-        self.arrive(Does::Get, key).await;
-        self.stage.memory.get_range(key, range).await
-    }
-
-    async fn put(&self, key: &str, body: Bytes, options: PutOptions) -> Result<Put, Error> {
-        self.arrive(Does::Put, key).await;
-        self.stage.memory.put(key, body, options).await
-    }
-
-    async fn delete(&self, key: &str) -> Result<(), Error> {
-        self.arrive(Does::Delete, key).await;
-        self.stage.memory.delete(key).await
-    }
-
-    async fn delete_many(&self, keys: &[String]) -> Result<(), Error> {
-        self.arrive(Does::Delete, keys.first().map_or("", String::as_str)).await;
-        self.stage.memory.delete_many(keys).await
-    }
-
-    async fn list_page(&self, request: ListRequest<'_>) -> Result<Page, Error> {
-        self.arrive(Does::List, request.prefix).await;
-        self.stage.memory.list_page(request).await
-    }
-
-    fn use_etag_form(&self, form: ETagForm) {
-        self.stage.memory.use_etag_form(form);
-    }
-
-    fn requests(&self) -> u64 {
-        self.tally.lock().values().sum()
     }
 }
 
