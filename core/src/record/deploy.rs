@@ -102,6 +102,14 @@ pub struct DeployRecord {
     pub by: String,
     /// When it was accepted.
     pub accepted_at: Timestamp,
+    /// When the application that it is for was made: one of the same name that is made later is another one. Absent in records
+    /// of earlier builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application_since: Option<Timestamp>,
+    /// Whether what forbids deploys was looked for once more while this record was there already. Until then its caller was told
+    /// of nothing, and nothing is published.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub admitted: bool,
     /// When it moved last.
     pub moved_at: Timestamp,
     /// When it ended.

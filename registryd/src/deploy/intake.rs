@@ -5,6 +5,7 @@ use scafo_core::hex::is_lower_hex;
 use scafo_core::record::{ApplicationRecord, Artifact, DeployRecord, DeployState, Rest, Source, V1};
 use scafo_core::{ApplicationName, DeployId, Problem, ProblemCode, Timestamp, text};
 
+use super::admission::{admit, not_frozen, takes_deploys};
 use super::{judge, versions};
 use crate::daemon::Core;
 use crate::node::wake::Look;
@@ -33,7 +34,7 @@ pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Meta
     let application = core.registry.create_application(name).await?;
     let created = application.written;
     let application_since = application.stored.record.created_at;
-    check(&application.stored.record)?;
+    takes_deploys(&application.stored.record)?;
     let moved = intend(core, application.stored.record, metadata).await?;
     if created || moved {
         core.wake.look(Look::Applications);
@@ -49,32 +50,6 @@ pub(crate) async fn prepare(core: &Core, name: &ApplicationName, metadata: &Meta
     Ok(Prepared { created, application_since })
 }
 
-async fn not_frozen(core: &Core) -> Result<(), Problem> {
-    let Some(freeze) = core.registry.frozen().await? else { return Ok(()) };
-    let freeze = freeze.record;
-    let why = freeze.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    let detail =
-        format!("deploys are frozen since {} by {}{why}; `scafo fleet unfreeze` lifts it", freeze.frozen_at, freeze.by);
-    Err(Problem::new(ProblemCode::DeploysFrozen, detail))
-}
-
-fn check(application: &ApplicationRecord) -> Result<(), Problem> {
-    let name = &application.name;
-    if application.deleting == Some(true) {
-        return Err(Problem::new(
-            ProblemCode::ReferenceHeld,
-            format!("`{name}` is being deleted; deploy again once that is done"),
-        ));
-    }
-    if application.blocked {
-        return Err(Problem::new(
-            ProblemCode::ApplicationBlocked,
-            format!("an admin has blocked `{name}`; it takes no deploys until it is unblocked"),
-        ));
-    }
-    Ok(())
-}
-
 /// Takes over what the deploy asks for. What it does not mention stays.
 async fn intend(core: &Core, application: ApplicationRecord, metadata: &Metadata) -> Result<bool, Problem> {
     let replicas = metadata.replicas.or(application.replicas);
@@ -83,7 +58,7 @@ async fn intend(core: &Core, application: ApplicationRecord, metadata: &Metadata
         return Ok(false);
     }
     let mutate = |application: &mut ApplicationRecord| {
-        check(application)?;
+        takes_deploys(application)?;
         if metadata.replicas.is_some() {
             application.replicas = metadata.replicas;
         }
@@ -108,10 +83,10 @@ pub(crate) struct Accept {
     pub(crate) application_since: Option<Timestamp>,
 }
 
-/// Files the record of a deploy whose artifact is staged. The same id again answers what stands.
+/// Files the record of a deploy whose artifact is staged. The same id again answers what stands, or why it was refused.
 ///
 /// An artifact may take minutes to arrive, in which nothing of the deploy is in the bucket. So what was checked before is
-/// looked at again once the record is: who deletes the application, freezes deploys or prunes after that finds the record.
+/// looked at again once the record is, see [`admit`].
 ///
 /// # Errors
 /// `invalid-input` for a digest that is none; `immutable` when the id was taken for another artifact; `reference-held` when
@@ -134,6 +109,8 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         node: core.settings.node.id.clone(),
         by,
         accepted_at: now,
+        application_since,
+        admitted: false,
         moved_at: now,
         finished_at: None,
         deployment: None,
@@ -145,8 +122,8 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         celld_version: versions::current(core),
         rest: Rest::new(),
     };
-    let (there, written) = match core.registry.create_deploy(&record).await {
-        Ok(there) => (there.stored.record, there.written),
+    let there = match core.registry.create_deploy(&record).await {
+        Ok(there) => there.stored.record,
         Err(problem) => {
             if new {
                 core.deploys.doubt(&id, core.mono());
@@ -162,40 +139,15 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
     if other {
         return Err(Problem::new(ProblemCode::Immutable, "this deploy id was taken for another artifact"));
     }
-    if there.state == DeployState::Accepted {
-        still_wanted(core, &id, application_since, written).await?;
+    match there.state {
+        DeployState::Accepted => admit(core, there).await,
+        // An earlier run of this call refused it and was killed before it could say so.
+        DeployState::Failed if !there.admitted => {
+            let detail = there.detail.unwrap_or_else(|| "this deploy was refused".to_owned());
+            Err(Problem::new(there.code.unwrap_or(ProblemCode::Internal), detail))
+        }
+        DeployState::Uploading | DeployState::Deployed | DeployState::Failed => Ok(there),
     }
-    Ok(there)
-}
-
-/// Ends a deploy whose application is not there any more, and a `new` one that a freeze or a block forbids by now. Those that
-/// were accepted before go on.
-async fn still_wanted(core: &Core, id: &DeployId, since: Option<Timestamp>, new: bool) -> Result<(), Problem> {
-    let name = id.application();
-    let application = core.registry.application(&name).await?.map(|stored| stored.record);
-    let same = application.filter(|there| since.is_none_or(|since| there.created_at == since));
-    let refused = match &same {
-        None => Some(Problem::new(
-            ProblemCode::ReferenceHeld,
-            format!("`{name}` was deleted while the artifact arrived; deploy again to make it anew"),
-        )),
-        Some(application) => match check(application) {
-            Err(refused) if new || refused.code == ProblemCode::ReferenceHeld => Some(refused),
-            Ok(()) if new => not_frozen(core).await.err(),
-            Ok(()) | Err(_) => None,
-        },
-    };
-    let Some(refused) = refused else { return Ok(()) };
-    match finish(core, id, Err(refused.clone())).await {
-        // The deletion of the application has just taken it.
-        Err(problem) if problem.code == ProblemCode::NotFound => {}
-        ended => drop(ended?),
-    }
-    if same.is_none() || (new && refused.code == ProblemCode::ReferenceHeld) {
-        // Nothing of the old application is left to one of its name, and its deletion may have looked here already.
-        core.registry.forget_deploy(id).await?;
-    }
-    Err(refused)
 }
 
 /// Ends a deploy that cannot be published. One that has ended already stays as it is.
@@ -305,40 +257,6 @@ mod tests {
         let selector = record.node_selector.unwrap();
         assert_eq!(record.replicas.map(|replicas| serde_json::to_string(&replicas).unwrap()).as_deref(), Some("2"));
         assert_eq!(selector.get("region").map(String::as_str), Some("eu"));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_artifact_that_arrives_after_its_application_was_deleted_is_no_deploy_of_the_next_one() {
-        let core = core("a", MemoryBucket::new());
-        let registry = &core.registry;
-        let name: ApplicationName = "shop".parse().unwrap();
-        let since = prepare(&core, &name, &Metadata::default()).await.unwrap().application_since;
-        let arrives = async |random| accept(&core, Accept { application_since: Some(since), ..asked(random) }).await;
-        let key = scafo_core::key::application(&name);
-        registry.engine().delete(&Intent::new(), &key).await.unwrap();
-        assert_eq!(arrives(1).await.unwrap_err().code, ProblemCode::ReferenceHeld);
-        tokio::time::advance(Duration::from_secs(1)).await;
-        registry.create_application(&name).await.unwrap();
-        assert_eq!(arrives(2).await.unwrap_err().code, ProblemCode::ReferenceHeld);
-        assert_eq!(registry.deploys(&name).await.unwrap(), [], "the new one inherits nothing");
-        accept(&core, asked(3)).await.unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_forbidden_while_an_artifact_arrives_refuses_it_and_what_was_accepted_before_goes_on() {
-        let core = core("a", MemoryBucket::new());
-        let registry = &core.registry;
-        let before = accepted(&core, 1).await;
-        registry.freeze("op", None).await.unwrap();
-        assert_eq!(accept(&core, asked(2)).await.unwrap_err().code, ProblemCode::DeploysFrozen);
-        assert_eq!(accept(&core, asked(1)).await.unwrap().id, before);
-        registry.unfreeze().await.unwrap();
-        let name = before.application();
-        registry.set_blocked(&name, true).await.unwrap();
-        assert_eq!(accept(&core, asked(3)).await.unwrap_err().code, ProblemCode::ApplicationBlocked);
-        assert_eq!(accept(&core, asked(1)).await.unwrap().state, DeployState::Accepted);
-        let states: Vec<_> = registry.deploys(&name).await.unwrap().into_iter().map(|deploy| deploy.state).collect();
-        assert_eq!(states, [DeployState::Accepted, DeployState::Failed, DeployState::Failed], "prune finds none open");
     }
 
     #[tokio::test(start_paused = true)]

@@ -63,6 +63,8 @@ mod tests {
             node: "n".parse().unwrap(),
             by: "op".into(),
             accepted_at: Timestamp::from_millis(0),
+            application_since: None,
+            admitted: false,
             moved_at: Timestamp::from_millis(0),
             finished_at: None,
             deployment: None,

@@ -13,6 +13,7 @@ use scafo_core::{ApplicationName, DeployId, DeploymentVersion, Problem, ProblemC
 use scafo_proto::supervisor::JobExited;
 use tokio::sync::Semaphore;
 
+use super::admission::admit;
 use super::verdict::{REPORT, Scene, Verdict, Waiting, look, still_ours};
 use super::{intake, output};
 use crate::daemon::Core;
@@ -149,7 +150,11 @@ impl Step<'_> {
     }
 
     async fn begin(&self) -> Result<DeployRecord, Problem> {
-        let there = self.core.registry.deploy(self.id).await?.record;
+        let mut there = self.core.registry.deploy(self.id).await?.record;
+        if there.state == DeployState::Accepted && !there.admitted {
+            // The daemon that filed it was killed before it was told of.
+            there = admit(self.core, there).await?;
+        }
         if there.state != DeployState::Accepted {
             return Ok(there);
         }

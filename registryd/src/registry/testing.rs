@@ -92,6 +92,8 @@ pub(crate) fn deploy(world: &World, random: u64) -> DeployRecord {
         node: "a".parse().unwrap(),
         by: "op".to_owned(),
         accepted_at: now,
+        application_since: None,
+        admitted: false,
         moved_at: now,
         finished_at: None,
         deployment: None,

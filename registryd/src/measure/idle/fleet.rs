@@ -110,6 +110,8 @@ fn deployed(
         node: settings.node.id.clone(),
         by: INSTALLATION.to_owned(),
         accepted_at: wall,
+        application_since: Some(wall),
+        admitted: true,
         moved_at: wall,
         finished_at: Some(wall),
         deployment: VERSION.parse().ok(),
