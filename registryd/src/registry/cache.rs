@@ -135,6 +135,22 @@ impl<T: Kind> Cache<T> {
         }
     }
 
+    /// As [`Cache::refresh_patiently`], for a decision that any record may decide: one that cannot be read refuses it, and
+    /// `unknown` says what is not known then.
+    ///
+    /// # Errors
+    /// `store-nonconforming` where a record cannot be read; as [`Cache::refresh`].
+    pub async fn refresh_whole(&mut self, engine: &Engine, unknown: &str) -> Result<(), Problem> {
+        self.refresh_patiently(engine).await?;
+        match self.bad().next() {
+            None => Ok(()),
+            Some((key, problem)) => {
+                let detail = format!("`{key}` cannot be read, and {unknown}: {}", problem.detail);
+                Err(Problem::new(ProblemCode::StoreNonconforming, detail))
+            }
+        }
+    }
+
     /// As [`Cache::refresh`] with a listing that is there already.
     ///
     /// # Errors

@@ -79,10 +79,10 @@ impl Registry {
     /// # Errors
     /// `invalid-input` for a host of a platform domain and beyond [`claims::DOMAINS_MAX`] hosts; `not-found`;
     /// `application-blocked`; `reference-held` if the host, its covering base or a host below a base to cover is somebody
-    /// else's, or the application is being deleted; `cas-conflict` if it was released meanwhile; store errors, after which it
-    /// is safe to run again.
+    /// else's, or the application is being deleted; `cas-conflict` if it was released meanwhile; `store-nonconforming` if a
+    /// node's record or a claim that may stand in the way cannot be read; store errors, after which it is safe to run again.
     pub async fn claim_domain(&self, claim: &NewClaim, own: &[Host]) -> Result<Domain, Problem> {
-        let platform = self.platform_domains(own).await?;
+        let platform = self.every_platform_domain(own).await?;
         claims::off_platform(&claim.host, &platform)?;
         let application = self.present(&claim.application).await?;
         claims::may_list(&application, &claim.host)?;
@@ -135,7 +135,7 @@ impl Registry {
             return Err(Problem::new(ProblemCode::NotFound, detail));
         }
         // Before anything is released: a call that fails here comes again and finds what it released.
-        let platform = self.platform_domains(own).await?;
+        let platform = self.known_platform_domains(own).await?;
         self.unlist(name, host).await?;
         self.give_up(host, |stored| ours(&stored.record)).await?;
         // A claim of the same host may have listed it in between.
@@ -164,7 +164,7 @@ impl Registry {
     /// `not-found`; `reference-held` while the application is being deleted; store errors.
     pub async fn domain(&self, name: &ApplicationName, host: &Host, own: &[Host]) -> Result<Domain, Problem> {
         let application = self.present(name).await?;
-        Ok(domain(application, host, &self.platform_domains(own).await?))
+        Ok(domain(application, host, &self.known_platform_domains(own).await?))
     }
 
     /// Removes every claim of an application that is being deleted. Answers the keys.
@@ -183,11 +183,22 @@ impl Registry {
         Ok(removed)
     }
 
-    /// Every platform domain of the installation: those in all node records and `own`.
+    /// Every platform domain of the installation, to decide by: those in all node records and `own`.
+    ///
+    /// # Errors
+    /// `store-nonconforming` where a node's record cannot be read: a host under its domains must not become somebody's; store
+    /// errors.
+    async fn every_platform_domain(&self, own: &[Host]) -> Result<BTreeSet<Host>, Problem> {
+        let nodes = self.every_node("which platform domains that node has is not known").await?;
+        let all = nodes.iter().flat_map(|node| node.platform_domains.iter());
+        Ok(all.chain(own).cloned().collect())
+    }
+
+    /// The platform domains to show where an application answers: what cannot be read is nowhere to be found either.
     ///
     /// # Errors
     /// Store errors.
-    pub async fn platform_domains(&self, own: &[Host]) -> Result<BTreeSet<Host>, Problem> {
+    async fn known_platform_domains(&self, own: &[Host]) -> Result<BTreeSet<Host>, Problem> {
         let mut nodes: Cache<NodeRecord> = Cache::default();
         nodes.refresh_patiently(self.engine()).await?;
         let all = nodes.iter().flat_map(|stored| stored.record.platform_domains.iter());

@@ -9,7 +9,10 @@ use scafo_core::{ApplicationName, Problem, ProblemCode, key};
 use scafo_store::{Error, Object};
 use serde::Deserialize;
 
-use super::{Intent, Registry, prune::must_be_known};
+use super::{
+    Intent, Registry,
+    prune::{SERVED, must_be_known},
+};
 
 /// Largest lease that is read; a real one has about a kilobyte.
 const LEASE_BYTES_MAX: u64 = 1 << 20;
@@ -44,7 +47,7 @@ impl Registry {
             return Err(Problem::new(ProblemCode::InvalidInput, detail));
         }
         // A later celld may write leases that only look damaged to this build.
-        must_be_known(&self.every_node().await?)?;
+        must_be_known(&self.every_node(SERVED).await?)?;
         let key = format!("{}/nodes/{node}.json", key::fleet(name));
         let object = match self.engine().try_get(&key, LEASE_BYTES_MAX).await {
             Ok(object) => Some(object),

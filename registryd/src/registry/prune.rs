@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use scafo_core::record::NodeRecord;
+use scafo_core::record::{DeployRecord, DeploymentRecord, NodeRecord};
 use scafo_core::{ApplicationName, DeploymentVersion, Problem, ProblemCode, Timestamp, key};
 use scafo_store::Listed;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,9 @@ const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 const INDEX_BYTES_MAX: u64 = 32 << 20;
 /// The newest form of a manifest that is known here.
 const SCHEMA_MAX: u64 = 2;
+
+/// What is not known of a node whose record cannot be read.
+pub(super) const SERVED: &str = "what that node serves is not known";
 
 /// What shall stay.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +93,7 @@ impl Registry {
         if !prune.dry_run {
             self.must_be_quiet(name).await?;
         }
-        let nodes = self.every_node().await?;
+        let nodes = self.every_node(SERVED).await?;
         must_be_known(&nodes)?;
         let fleet = format!("{}/", key::fleet(name));
         let deploys = self.engine().list(&format!("{fleet}deploy/")).await?.entries;
@@ -146,31 +149,31 @@ impl Registry {
             let detail = "a deploy in the middle of this could lose its files: freeze deploys with `scafo fleet freeze` until it is done";
             return Err(Problem::new(ProblemCode::ReferenceHeld, detail).titled("Deploys are not frozen"));
         }
-        match self.deploys(name).await?.into_iter().find(|deploy| !deploy.state.is_terminal()) {
+        let mut deploys: Cache<DeployRecord> = Cache::under(key::deploys(name));
+        deploys.refresh_whole(self.engine(), "whether that deploy is under way is not known").await?;
+        match deploys.iter().find(|stored| !stored.record.state.is_terminal()) {
             None => Ok(()),
-            Some(deploy) => {
-                let detail = format!("deploy `{}` is still under way: wait for its end", deploy.id);
+            Some(stored) => {
+                let detail = format!("deploy `{}` is still under way: wait for its end", stored.record.id);
                 Err(Problem::new(ProblemCode::ReferenceHeld, detail))
             }
         }
     }
 
-    /// Every node of the fleet.
+    /// Every node of the fleet. `unknown` says what is not known where one cannot be read.
     ///
     /// # Errors
     /// `store-nonconforming` where one cannot be read; store errors.
-    pub(super) async fn every_node(&self) -> Result<Vec<NodeRecord>, Problem> {
+    pub(super) async fn every_node(&self, unknown: &str) -> Result<Vec<NodeRecord>, Problem> {
         let mut nodes: Cache<NodeRecord> = Cache::default();
-        nodes.refresh_patiently(self.engine()).await?;
-        if let Some((key, problem)) = nodes.bad().next() {
-            let detail = format!("`{key}` cannot be read, and what that node serves is not known: {}", problem.detail);
-            return Err(Problem::new(ProblemCode::StoreNonconforming, detail));
-        }
+        nodes.refresh_whole(self.engine(), unknown).await?;
         Ok(nodes.iter().map(|stored| stored.record.clone()).collect())
     }
 
     async fn newest(&self, name: &ApplicationName, keep: usize) -> Result<Vec<String>, Problem> {
-        let mut deployments = self.deployments(name).await?;
+        let mut deployments: Cache<DeploymentRecord> = Cache::under(key::deployments(name));
+        deployments.refresh_whole(self.engine(), "whether it is among the newest is not known").await?;
+        let mut deployments: Vec<_> = deployments.iter().map(|stored| &stored.record).collect();
         deployments.sort_by_key(|deployment| std::cmp::Reverse(deployment.created_at));
         Ok(deployments.into_iter().take(keep).map(|deployment| deployment.version.to_string()).collect())
     }
@@ -271,7 +274,11 @@ fn unknown(key: &str, why: &str) -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use scafo_store::Bucket as _;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use scafo_store::{Bucket as _, Fault, MemoryBucket};
+    use tokio::sync::Notify;
 
     use super::*;
     use crate::registry::testing::{World, deployment, node, put_raw};
@@ -377,6 +384,55 @@ mod tests {
         assert_eq!(versions, ["v2".to_owned()].into());
     }
 
+    /// Ends a prune at its request number `at`. Answers whether it came that far.
+    async fn cut_off(memory: &MemoryBucket, at: u64, fault: Fault) -> bool {
+        let crashed = World::on(memory.sibling());
+        let (crash, came) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+        let (trigger, reached) = (Arc::clone(&crash), Arc::clone(&came));
+        let mut requests = 0;
+        crashed.memory.plan(move |_| {
+            requests += 1;
+            (requests == at).then(|| {
+                reached.store(true, Ordering::Relaxed);
+                trigger.notify_one();
+                fault
+            })
+        });
+        let name = shop();
+        let request = prune(&name);
+        tokio::select! {
+            biased;
+            () = crash.notified() => {}
+            pruned = crashed.registry.prune_deployments(&request) => drop(pruned),
+        }
+        came.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prune_cut_off_at_any_request_is_ended_by_the_next() {
+        let whole = world().await;
+        whole.registry.freeze("op", None).await.unwrap();
+        whole.registry.prune_deployments(&prune(&shop())).await.unwrap();
+        let wanted = whole.memory.keys("_scafo/deployments/").into_iter().chain(whole.memory.keys("fleets/"));
+        let wanted: Vec<String> = wanted.collect();
+        for fault in [Fault::LoseRequest, Fault::LoseAnswer] {
+            let mut at = 1;
+            loop {
+                let world = world().await;
+                world.registry.freeze("op", None).await.unwrap();
+                let reached = cut_off(&world.memory, at, fault).await;
+                world.registry.prune_deployments(&prune(&shop())).await.unwrap();
+                let left = world.memory.keys("_scafo/deployments/").into_iter().chain(world.memory.keys("fleets/"));
+                assert_eq!(left.collect::<Vec<_>>(), wanted, "{fault:?} at request {at}");
+                if !reached {
+                    break;
+                }
+                at += 1;
+            }
+            assert!(at > 14, "each removal was cut off: {at}");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn where_something_is_not_as_expected_nothing_is_removed() {
         for (key, body) in [
@@ -384,6 +440,8 @@ mod tests {
             ("fleets/shop/deploy/shop/v4/manifest.json", r#"{ "schema_version": 3 }"#),
             ("fleets/shop/deploy/shop/v3/assets.json", "{}"),
             ("_scafo/nodes/b.json", "{}"),
+            ("_scafo/deploys/shop/shop.0123456789abcdef.json", r#"{ "v": 2, "state": "uploading" }"#),
+            ("_scafo/deployments/shop/v1.json", r#"{ "v": 1 "#),
         ] {
             let world = world().await;
             world.registry.freeze("op", None).await.unwrap();

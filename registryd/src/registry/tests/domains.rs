@@ -177,6 +177,28 @@ async fn an_answer_says_where_the_application_is_found_on_every_platform_domain(
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_is_claimed_while_a_nodes_platform_domains_are_not_known_and_everything_is_released() {
+    let world = World::new();
+    applications(&world, &["shop"]).await;
+    let (name, host) = ("shop".parse().unwrap(), "shop.example".parse().unwrap());
+    make(&world.registry, "shop", "shop.example").await.unwrap();
+    let key = "_scafo/nodes/b.json";
+    put_raw(&world.memory, key, r#"{ "v": 2, "id": "b", "platformDomains": ["apps.example"] }"#).await;
+    for host in ["x.apps.example", "shop.test"] {
+        let refused = make(&world.registry, "shop", host).await.unwrap_err();
+        assert_eq!(refused.code, ProblemCode::StoreNonconforming, "{host}");
+        assert!(refused.detail.contains(key), "{refused}");
+    }
+    let own: Host = "a.example".parse().unwrap();
+    let shown = world.registry.domain(&name, &host, std::slice::from_ref(&own)).await.unwrap();
+    assert_eq!(shown.platform_hosts, ["shop.a.example"]);
+    let left = world.registry.release_domain(&name, &host, &[own]).await.unwrap();
+    assert!(left.application.domains.is_empty());
+    world.memory.delete(key).await.unwrap();
+    make(&world.registry, "shop", "shop.test").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_holder_is_named_to_those_who_reach_it() {
     let world = World::new();
     applications(&world, &["shop", "other"]).await;
