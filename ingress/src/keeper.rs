@@ -7,12 +7,13 @@ use std::{
 };
 
 use bytes::Bytes;
+use scafo_proto::boot::Boot;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::kept::{Boot, Kept};
+use crate::kept::Kept;
 
 /// How far the time of the last confirmation on disk may lag: a small part of the hour for which a document is good.
 const LAG: Duration = Duration::from_secs(60);

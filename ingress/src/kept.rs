@@ -19,11 +19,8 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    fs::OFlags,
-    process::geteuid,
-    time::{ClockId, clock_gettime},
-};
+use rustix::{fs::OFlags, process::geteuid};
+use scafo_proto::boot::Boot;
 use sha2::{Digest as _, Sha256};
 
 use crate::document::{LARGEST_DOCUMENT, Refused, Table};
@@ -33,41 +30,15 @@ use crate::document::{LARGEST_DOCUMENT, Refused, Table};
 /// that did while ingress and node were away leads to its former holder, for this time at most.
 pub(crate) const FOR: Duration = Duration::from_secs(3600);
 
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// A UUID as text.
-const BOOT_ID_LEN: usize = 36;
 /// Of a SHA-256 as text.
 const DIGEST_LEN: usize = 64;
 /// Milliseconds, as many digits as any `u64` takes: they are written anew in place.
 const TIME_LEN: usize = 20;
 const MAGIC: &str = "scafo-routes 1";
-const TIME_AT: usize = MAGIC.len() + 1 + DIGEST_LEN + 1 + BOOT_ID_LEN + 1;
+const TIME_AT: usize = MAGIC.len() + 1 + DIGEST_LEN + 1 + Boot::LEN + 1;
 /// The first line, its end included: what it is, of which fleet, in which boot, and when it was last confirmed.
 const HEAD_LEN: usize = TIME_AT + TIME_LEN + 1;
 const SUFFIX: &str = "routes";
-
-/// This boot of the machine. Its clock counts while the machine sleeps, and nobody sets it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Boot(String);
-
-impl Boot {
-    /// `None` where the kernel does not say which boot this is.
-    pub(crate) fn current() -> Option<Self> {
-        Self::named(fs::read_to_string(BOOT_ID).ok()?.trim())
-    }
-
-    pub(crate) fn named(id: &str) -> Option<Self> {
-        let plain = id.len() == BOOT_ID_LEN && id.bytes().all(|byte| byte.is_ascii_graphic());
-        plain.then(|| Self(id.to_owned()))
-    }
-
-    /// How long it lasts already.
-    pub(crate) fn uptime() -> Duration {
-        let time = clock_gettime(ClockId::Boottime);
-        // Neither is negative on a clock that begins at zero.
-        Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), u32::try_from(time.tv_nsec).unwrap_or_default())
-    }
-}
 
 /// Why a file is not routed by.
 #[derive(Debug, thiserror::Error)]
@@ -199,7 +170,7 @@ impl Kept {
     }
 
     fn head(&self, fleet: &str, confirmed: Duration) -> String {
-        format!("{MAGIC} {} {} {}\n", digest(fleet), self.boot.0, time(confirmed))
+        format!("{MAGIC} {} {} {}\n", digest(fleet), self.boot.as_str(), time(confirmed))
     }
 }
 
@@ -215,7 +186,7 @@ impl<'a> Head<'a> {
         let rest = std::str::from_utf8(line).ok()?.strip_prefix(MAGIC)?.strip_prefix(' ')?.strip_suffix('\n')?;
         let (fleet, rest) = rest.split_once(' ')?;
         let (boot, time) = rest.split_once(' ')?;
-        let whole = fleet.len() == DIGEST_LEN && boot.len() == BOOT_ID_LEN && time.len() == TIME_LEN;
+        let whole = fleet.len() == DIGEST_LEN && boot.len() == Boot::LEN && time.len() == TIME_LEN;
         let digits = time.bytes().all(|byte| byte.is_ascii_digit());
         (whole && digits).then_some(())?;
         Some(Self { fleet, boot, confirmed: Duration::from_millis(time.parse().ok()?) })
@@ -223,7 +194,7 @@ impl<'a> Head<'a> {
 
     /// How long ago it was confirmed, if it may still be routed by.
     fn age(&self, boot: &Boot, now: Duration) -> Result<Duration, Unusable> {
-        if self.boot != boot.0 {
+        if self.boot != boot.as_str() {
             return Err(Unusable::OtherBoot);
         }
         // Nothing was confirmed later than now. Milliseconds were cut off when it was written.
@@ -270,7 +241,7 @@ mod tests {
     const NOW: Duration = Duration::from_secs(100_000);
 
     fn boot(digit: char) -> Boot {
-        Boot::named(&digit.to_string().repeat(BOOT_ID_LEN)).unwrap()
+        Boot::named(&digit.to_string().repeat(Boot::LEN)).unwrap()
     }
 
     fn kept() -> (tempfile::TempDir, Kept) {
@@ -382,12 +353,5 @@ mod tests {
         let left = |fleet: &str| kept.path(fleet).exists();
         assert_eq!(["before", "old", "other"].map(left), [false, false, true]);
         assert!(kept.dir.join("notes.routes").exists());
-    }
-
-    #[test]
-    fn the_machine_knows_its_boot_and_its_clock_goes_on() {
-        assert!(Boot::current().is_some() && Boot::current() == Boot::current());
-        let before = Boot::uptime();
-        assert!(before > Duration::ZERO && Boot::uptime() >= before);
     }
 }

@@ -13,6 +13,7 @@ use http::{
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
 use scafo_core::problem::ProblemDocument;
+use scafo_proto::boot::Boot;
 use scafo_proxy::{Forwarder, Limits, Outbound, Tunnels};
 use tokio::{
     sync::watch,
@@ -24,7 +25,6 @@ use crate::{
     decide::Routing,
     document::{LARGEST_DOCUMENT, Refused, Table},
     keeper::Desk,
-    kept::Boot,
 };
 
 /// One poll, from connecting to the last byte. The ingress protocol says 10 s.

@@ -2,6 +2,7 @@
 
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
+use scafo_proto::boot::Boot;
 use scafo_proxy::Tunnels;
 use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
 
@@ -10,7 +11,7 @@ use crate::{
     decide::Routing,
     front::Front,
     keeper::{Desk, Keeper},
-    kept::{Boot, Kept, Unusable},
+    kept::{Kept, Unusable},
     poll::Poller,
     serve::{Capacity, Connections},
 };
@@ -85,9 +86,12 @@ async fn restored(dir: Option<&Path>, sources: &[Source]) -> (Option<Kept>, Rout
 /// Reads what was kept of these fleets; beside each stands its node, for the log.
 fn restore(dir: &Path, fleets: &[(String, String)]) -> (Option<Kept>, Routing) {
     let mut routing = Routing::silent(fleets.len());
-    let Some(boot) = Boot::current() else {
-        tracing::warn!("no routing documents are kept: the kernel does not say which boot this is");
-        return (None, routing);
+    let boot = match Boot::current() {
+        Ok(boot) => boot,
+        Err(error) => {
+            tracing::warn!(%error, "no routing documents are kept: the kernel does not say which boot this is");
+            return (None, routing);
+        }
     };
     let kept = match Kept::open(dir, boot) {
         Ok(kept) => kept,

@@ -2,8 +2,9 @@
 //!
 //! The services are in `proto/`, one package for each owner. Beside the generated code this crate holds what every process
 //! needs to be a child of the supervisor ([`child`]), to serve and to call ([`transport`]), to pass failures on typed
-//! ([`status`]), and to move documents of any size ([`chunk`]).
+//! ([`status`]), to move documents of any size ([`chunk`]), and to tell what is from before the machine was started ([`boot`]).
 
+pub mod boot;
 pub mod child;
 pub mod chunk;
 pub mod figures;

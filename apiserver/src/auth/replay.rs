@@ -23,6 +23,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::time::Timestamp;
 use scafo_core::token::{CLOCK_SKEW_S, Claims, MAX_LIFETIME_S};
+use scafo_proto::boot::Boot;
 
 /// How long after now a token that is accepted now can be accepted at the most: it may be signed up to the skew ahead, and is
 /// taken for as long after its end.
@@ -37,7 +38,6 @@ const ID_BYTES: usize = 16;
 const IDS: &str = "ids";
 const PAST: &str = "past";
 const BOOT_MARK: &str = "boot";
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 type Id = [u8; ID_BYTES];
 
@@ -239,15 +239,16 @@ fn number_in(path: &Path, extension: &str) -> Option<i64> {
 /// Whether ids may be missing in `dir`: the machine was started anew since, or they could not be written. A first start is
 /// none of it: nothing was accepted.
 fn may_be_incomplete(dir: &Path) -> io::Result<bool> {
-    let current = fs::read_to_string(BOOT_ID)?;
+    let current = Boot::current()?;
     let path = dir.join(BOOT_MARK);
     let last = match fs::read_to_string(&path) {
         Ok(last) => Some(last),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    let incomplete = last.as_ref().is_some_and(|last| *last != current);
-    if last.as_ref() != Some(&current) {
+    let same = last.as_deref().map(str::trim) == Some(current.as_str());
+    let incomplete = last.is_some() && !same;
+    if !same {
         match write_mark(&path, &current) {
             Ok(()) => {}
             // The old mark stays and says the same to the next process.
@@ -258,10 +259,10 @@ fn may_be_incomplete(dir: &Path) -> io::Result<bool> {
     Ok(incomplete)
 }
 
-fn write_mark(path: &Path, boot: &str) -> io::Result<()> {
+fn write_mark(path: &Path, boot: &Boot) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-    file.write_all(boot.as_bytes())?;
+    file.write_all(boot.as_str().as_bytes())?;
     fs::rename(&fresh, path)
 }
 

@@ -10,9 +10,10 @@ use std::{
 };
 
 use http::StatusCode;
+use scafo_proto::boot::Boot;
 use tokio::{sync::watch, time::timeout};
 
-use crate::{decide::Routing, document::Table, keeper::Desk, kept::Boot, poll::Poller};
+use crate::{decide::Routing, document::Table, keeper::Desk, poll::Poller};
 
 use super::stage::{Ingress, Node, PATIENCE, Reply, application, breaks, document, eventually};
 

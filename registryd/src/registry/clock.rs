@@ -7,6 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use scafo_core::Timestamp;
+use scafo_proto::boot::Boot;
 use tokio::time::Instant;
 
 /// A point on a clock that only goes forward, counted from somewhere that is fixed for the life of the process.
@@ -72,10 +73,7 @@ impl Clock for SystemClock {
     }
 
     fn mono(&self) -> Mono {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-        let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
-        Mono(Duration::new(seconds, nanos))
+        Mono(Boot::uptime())
     }
 
     async fn sleep_until(&self, at: Mono) {

@@ -20,7 +20,7 @@ use super::fleet::{Statuses, Strays};
 use super::life::{CrashMark, Effect, Event, Found, LEASE_TTL, Machine};
 use super::log;
 use super::memory::Memory;
-use super::past::{Boot, Kept};
+use super::past::{Kept, Moment};
 use super::probe::{self, Probed, Prober};
 use super::record::{Record, WATCH};
 use super::runtime::Runtime;
@@ -49,8 +49,8 @@ pub(super) struct Shared {
     pub(super) memory: Mutex<Memory>,
     /// How many applications are wanted here.
     pub(super) wanted: AtomicUsize,
-    /// This boot, as it was when the supervisor started.
-    pub(super) boot: Boot,
+    /// When the supervisor started.
+    pub(super) begun: Moment,
     /// Applications that were taken over and run as users beside the range, with those.
     pub(super) strays: watch::Sender<Strays>,
 }
@@ -174,7 +174,7 @@ impl Driver {
     /// Goes on from what an earlier supervisor, or an earlier driver, kept of crashes.
     pub(super) fn remember(&mut self, kept: &Kept) {
         self.deploy.clone_from(&kept.deploy);
-        self.machine.resume(&kept.past(&Boot::now()), Instant::now());
+        self.machine.resume(&kept.past(&Moment::now()), Instant::now());
         self.kept = Some(self.machine.crash_mark());
     }
 
@@ -231,7 +231,7 @@ impl Driver {
         match past {
             None => Kept::forget(&dir, &self.application),
             Some(past) => {
-                let kept = Kept::new(&self.application, self.deploy.clone(), &past, &Boot::now());
+                let kept = Kept::new(&self.application, self.deploy.clone(), &past, &Moment::now());
                 if let Err(error) = kept.save(&dir) {
                     tracing::warn!(application = %self.application, %error, "cannot write down that it crashed");
                 }
@@ -367,7 +367,7 @@ impl Driver {
             started_at: now(),
             was_ready: false,
             memory_mib,
-            boot: self.shared.boot.id.clone(),
+            boot: self.shared.begun.boot.clone(),
         };
         // Before the process is there: a supervisor that is killed in between leaves what the next one looks for.
         let unwritten = |error: io::Error| format!("cannot write down what is started: {error}");

@@ -21,7 +21,7 @@ use super::driver::{Driver, Shared, Tap, Want, Wish};
 use super::life::Machine;
 use super::log;
 use super::memory::Memory;
-use super::past::{Boot, Kept};
+use super::past::{Kept, Moment};
 use super::record::{Record, WATCH};
 use super::reload::Reload;
 use super::runtime::Runtime;
@@ -131,7 +131,7 @@ impl Fleet {
             statuses,
             memory: Mutex::new(Memory::of_machine()),
             wanted: AtomicUsize::new(0),
-            boot: Boot::now(),
+            begun: Moment::now(),
             strays: watch::Sender::default(),
         };
         let fleet = Self { shared: Arc::new(shared), inner: Mutex::default(), belongings: Mutex::new(belongings) };
@@ -180,17 +180,17 @@ impl Fleet {
     /// It ended while no supervisor was there: when and how is not known, and that counts as a crash just now.
     fn ended_unseen(&self, record: &Record) {
         let (processes, application) = (self.shared.launch.dirs.processes(), &record.application);
-        let (boot, now) = (&self.shared.boot, Instant::now());
+        let (begun, now) = (&self.shared.begun, Instant::now());
         tracing::info!(%application, "its process has ended meanwhile");
         let before = Kept::load(&processes, application);
         let mut machine = Machine::new(self.shared.ttl());
         if let Some(before) = &before {
-            machine.resume(&before.past(boot), now);
+            machine.resume(&before.past(begun), now);
         }
-        machine.ended_unseen(record.was_ready, boot.since(&record.boot, boot.uptime), now);
+        machine.ended_unseen(record.was_ready, begun.since(&record.boot, begun.uptime), now);
         if let Some(past) = machine.past(now)
             && let Err(error) =
-                Kept::new(application, before.and_then(|kept| kept.deploy), &past, boot).save(&processes)
+                Kept::new(application, before.and_then(|kept| kept.deploy), &past, begun).save(&processes)
         {
             tracing::warn!(%application, %error, "cannot write down that it ended");
             return;
@@ -210,7 +210,7 @@ impl Fleet {
             started_at: now(),
             was_ready: false,
             memory_mib: 0,
-            boot: self.shared.boot.id.clone(),
+            boot: self.shared.begun.boot.clone(),
         })
     }
 

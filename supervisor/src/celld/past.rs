@@ -5,33 +5,31 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use scafo_core::ApplicationName;
+use scafo_proto::boot::Boot;
 use serde::{Deserialize, Serialize};
 
 use super::life::Past;
 use crate::state::{read_json, remove, write_json};
 
-/// This boot of the machine, and how long it lasts already. Unlike the time of day, nobody sets this clock.
+/// A moment in a boot of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Boot {
-    pub(super) id: String,
+pub(super) struct Moment {
+    /// [`Boot::as_str`]; empty where the kernel does not say which boot it is.
+    pub(super) boot: String,
     pub(super) uptime: Duration,
 }
 
-impl Boot {
+impl Moment {
     pub(super) fn now() -> Self {
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
-        let time = clock_gettime(ClockId::Boottime);
-        let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
-        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or_default();
-        Self { id, uptime: Duration::new(seconds, nanoseconds) }
+        let boot = Boot::current().map(|boot| boot.as_str().to_owned()).unwrap_or_default();
+        Self { boot, uptime: Boot::uptime() }
     }
 
-    /// How long ago something was at the least that happened at `uptime` of the boot `id`.
-    pub(super) fn since(&self, id: &str, uptime: Duration) -> Duration {
+    /// How long ago something was at the least that happened at `uptime` of `boot`.
+    pub(super) fn since(&self, boot: &str, uptime: Duration) -> Duration {
         // Whatever was before this boot ended with the one before, at the latest.
-        if id == self.id { self.uptime.saturating_sub(uptime) } else { self.uptime }
+        if boot == self.boot { self.uptime.saturating_sub(uptime) } else { self.uptime }
     }
 }
 
@@ -62,12 +60,12 @@ fn path(dir: &Path, application: &ApplicationName) -> PathBuf {
 }
 
 impl Kept {
-    pub(super) fn new(application: &ApplicationName, deploy: Option<String>, past: &Past, boot: &Boot) -> Self {
+    pub(super) fn new(application: &ApplicationName, deploy: Option<String>, past: &Past, now: &Moment) -> Self {
         Self {
             application: application.clone(),
             deploy,
-            boot: boot.id.clone(),
-            uptime_ms: ms(boot.uptime),
+            boot: now.boot.clone(),
+            uptime_ms: ms(now.uptime),
             starts: past.starts,
             next_pause_ms: ms(past.next_pause),
             left_ms: ms(past.left),
@@ -77,8 +75,8 @@ impl Kept {
     }
 
     /// What is left of it now.
-    pub(super) fn past(&self, boot: &Boot) -> Past {
-        let age = boot.since(&self.boot, Duration::from_millis(self.uptime_ms));
+    pub(super) fn past(&self, now: &Moment) -> Past {
+        let age = now.since(&self.boot, Duration::from_millis(self.uptime_ms));
         let ago = |ms: u64| Duration::from_millis(ms).saturating_add(age);
         Past {
             starts: self.starts,
@@ -116,8 +114,8 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn boot(id: &str, uptime: u64) -> Boot {
-        Boot { id: id.to_owned(), uptime: Duration::from_secs(uptime) }
+    fn at(boot: &str, uptime: u64) -> Moment {
+        Moment { boot: boot.to_owned(), uptime: Duration::from_secs(uptime) }
     }
 
     #[test]
@@ -127,24 +125,17 @@ mod tests {
             Past { starts: 3, next_pause: s(40), left: s(20), crashed: Some(s(5)), early_exits: vec![s(65), s(5)] };
         let dir = tempfile::tempdir().unwrap();
         let shop = "shop".parse().unwrap();
-        Kept::new(&shop, Some("shop.1".to_owned()), &past, &boot("one", 1000)).save(dir.path()).unwrap();
+        Kept::new(&shop, Some("shop.1".to_owned()), &past, &at("one", 1000)).save(dir.path()).unwrap();
         let kept = Kept::load(dir.path(), &shop).unwrap();
         assert_eq!(kept.deploy.as_deref(), Some("shop.1"));
-        assert_eq!(kept.past(&boot("one", 1000)), past);
+        assert_eq!(kept.past(&at("one", 1000)), past);
         let later = Past { left: s(13), crashed: Some(s(12)), early_exits: vec![s(72), s(12)], ..past.clone() };
-        assert_eq!(kept.past(&boot("one", 1007)), later);
-        let much_later = kept.past(&boot("one", 2000));
+        assert_eq!(kept.past(&at("one", 1007)), later);
+        let much_later = kept.past(&at("one", 2000));
         assert_eq!(much_later.left, Duration::ZERO);
         let another = Past { left: s(17), crashed: Some(s(8)), early_exits: vec![s(68), s(8)], ..past };
-        assert_eq!(kept.past(&boot("two", 3)), another, "before this boot is all that is known");
+        assert_eq!(kept.past(&at("two", 3)), another, "before this boot is all that is known");
         Kept::forget(dir.path(), &shop);
         assert_eq!(Kept::load(dir.path(), &shop), None);
-    }
-
-    #[test]
-    fn this_machine_has_booted() {
-        let (first, second) = (Boot::now(), Boot::now());
-        assert!(!first.id.is_empty() && first.id == second.id && second.uptime >= first.uptime);
-        assert!(first.uptime > Duration::ZERO);
     }
 }

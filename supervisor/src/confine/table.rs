@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use scafo_proto::boot::Boot;
+
 use super::{Allowed, Children, Families, Tcp};
 use crate::daemon::Name;
 use crate::sockets;
@@ -32,8 +34,6 @@ const AUTHORITIES: [&str; 7] = [
     "/usr/lib/ssl",
     "/usr/share/pki",
 ];
-/// What tells one boot of the machine from the next.
-const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Where programs are that a deploy may need: celld, esbuild, an interpreter that starts it. Nothing of these is secret.
 const PROGRAMS: [&str; 6] = ["/usr", "/bin", "/sbin", "/opt", "/lib", "/lib64"];
 /// What such programs ask about the machine; what `/proc` says of other processes Landlock keeps from them.
@@ -64,7 +64,7 @@ pub(crate) fn daemon(name: Name, program: &Path, dirs: &Dirs) -> Allowed {
         },
         Name::Routerd => Allowed { sockets: vec![dirs.socket(sockets::REGISTRY)], families: Families::Unix, ..own },
         Name::Apiserver => Allowed {
-            read: [network(), paths(&[BOOT])].concat(),
+            read: [network(), paths(&[Boot::FILE])].concat(),
             write: state("apiserver"),
             sockets: vec![dirs.socket(sockets::REGISTRY), dirs.socket(sockets::ROUTER)],
             tcp: Tcp::Everywhere,
@@ -72,7 +72,7 @@ pub(crate) fn daemon(name: Name, program: &Path, dirs: &Dirs) -> Allowed {
             ..own
         },
         Name::Ingressd => Allowed {
-            read: [network(), paths(&[BOOT])].concat(),
+            read: [network(), paths(&[Boot::FILE])].concat(),
             write: state("ingressd"),
             tcp: Tcp::Everywhere,
             families: Families::Internet,
