@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use scafo_proto::open::Streams;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -19,10 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 mod linger;
-mod open;
 mod unread;
 use linger::Lingering;
-use open::Streams;
 use unread::{Answer, Documented, Turn};
 
 use crate::figures::Figures;
@@ -152,10 +151,10 @@ async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) 
         }
         () = streams.unused(HEAD) => {
             serving.as_mut().graceful_shutdown();
-            // What was sent before the peer read of the end is served as always.
             tokio::select! {
                 biased;
                 outcome = serving.as_mut() => outcome,
+                // A request that crossed our goodbye is served to its end.
                 () = streams.unused(LAST_WORD) => return,
             }
         }

@@ -14,7 +14,31 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use scafo_core::problem::{Problem, ProblemCode, ProblemDocument};
+use scafo_proto::open::Open;
 use tokio::sync::OwnedSemaphorePermit;
+
+/// An [`Answer`] that keeps its request open on the client's connection until it has ended.
+pub(crate) struct Counted {
+    pub(crate) answer: Answer,
+    pub(crate) _open: Open,
+}
+
+impl Body for Counted {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.get_mut().answer).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.answer.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.answer.size_hint()
+    }
+}
 
 /// A response body: our own, or an upstream's with the place that its request takes until the body ends.
 pub(crate) enum Answer {

@@ -2,6 +2,8 @@
 
 use std::{convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::conn::auto,
@@ -10,21 +12,30 @@ use rustix::{
     net::sockopt,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
+use scafo_proto::open::Streams;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::front::{Front, Origin};
+use crate::{
+    answer::Counted,
+    front::{Front, Origin},
+};
 
-/// How long a client may take to send one head; also how long a connection may stay unused between two requests.
+/// How long a client may take to send one head; also how long a connection may stay unused between two requests, whatever version of
+/// HTTP it speaks.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long a connection that has not brought its first request yet may take for it once this process is to end. Whoever connected before that
 /// was told that somebody listens.
 const FIRST_REQUEST: Duration = Duration::from_millis(500);
+
+/// How long an unused HTTP/2 connection may take to say goodbye.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Most requests at a time on one HTTP/2 connection; the least that RFC 9113 §6.5.2 recommends.
 const MOST_STREAMS: u32 = 100;
@@ -139,13 +150,23 @@ impl Connections {
             return;
         }
         let origin = Origin::of(peer.ip(), stream.local_addr().ok().map(|own| own.ip()));
-        let asked = CancellationToken::new();
+        self.speak(stream, origin).await;
+    }
+
+    async fn speak<S>(&self, stream: S, origin: Origin)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (asked, streams) = (CancellationToken::new(), Streams::default());
         let service = {
-            let (front, asked) = (Arc::clone(&self.front), asked.clone());
-            hyper::service::service_fn(move |request| {
+            let (front, asked, streams) = (Arc::clone(&self.front), asked.clone(), streams.clone());
+            hyper::service::service_fn(move |request: Request<Incoming>| {
                 asked.cancel();
-                let front = Arc::clone(&front);
-                async move { Ok::<_, Infallible>(front.answer(origin, request).await) }
+                let (front, open) = (Arc::clone(&front), streams.open(request.version()));
+                async move {
+                    let response = front.answer(origin, request).await;
+                    Ok::<_, Infallible>(response.map(|answer| Counted { answer, _open: open }))
+                }
             })
         };
         let mut connection = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -154,6 +175,16 @@ impl Connections {
             () = self.cut.cancelled() => return,
             ended = &mut connection => ended,
             () = silence(&asked) => return,
+            () = streams.unused(HEAD_LIMIT) => {
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    biased;
+                    () = self.cut.cancelled() => return,
+                    ended = &mut connection => ended,
+                    // A request that crossed our goodbye is served to its end.
+                    () = streams.unused(LAST_WORD) => return,
+                }
+            }
             () = self.drain.cancelled() => {
                 let ended = tokio::select! {
                     biased;
@@ -175,7 +206,7 @@ impl Connections {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%peer, error, "a client's connection ended");
+            tracing::debug!(peer = %origin.peer, error, "a client's connection ended");
         }
     }
 }
@@ -218,7 +249,74 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::Capacity;
+    use std::net::IpAddr;
+
+    use bytes::Bytes;
+    use http_body_util::Empty;
+    use hyper::client::conn::{http1, http2};
+    use hyper_util::rt::TokioExecutor;
+    use scafo_proxy::Tunnels;
+    use tokio::{
+        io::{DuplexStream, duplex},
+        sync::watch,
+        task::JoinSet,
+        time::Instant,
+    };
+
+    use super::*;
+    use crate::decide::Routing;
+
+    /// A connection to an ingress without fleets, and its end of it.
+    fn connected() -> (DuplexStream, JoinSet<()>) {
+        let (_, routing) = watch::channel(Arc::new(Routing::silent(0)));
+        let front = Front::new(routing, Tunnels::new(0), 1, Duration::ZERO);
+        let connections = Connections::new(front, 1);
+        let (near, far) = duplex(64 * 1024);
+        let mut serving = JoinSet::new();
+        let origin = Origin::of(IpAddr::from([127, 0, 0, 1]), None);
+        serving.spawn(async move { connections.speak(far, origin).await });
+        (near, serving)
+    }
+
+    fn request() -> Request<Empty<Bytes>> {
+        Request::get("http://nobody.example/").header("host", "nobody.example").body(Empty::new()).unwrap()
+    }
+
+    /// Asks three times, each time just before the connection would have been unused for too long, and then no more: how long the
+    /// connection is kept after that.
+    async fn kept(mut serving: JoinSet<()>, mut ask: impl AsyncFnMut() -> http::StatusCode) -> Duration {
+        for _ in 0..3 {
+            sleep(HEAD_LIMIT - Duration::from_secs(1)).await;
+            assert_eq!(ask().await, 404);
+        }
+        let used = Instant::now();
+        serving.join_next().await.unwrap().unwrap();
+        used.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_is_unused_is_closed_whatever_version_of_http_it_speaks() {
+        let mut clients = JoinSet::new();
+        let (near, serving) = connected();
+        let (mut sender, connection) = http1::handshake(TokioIo::new(near)).await.unwrap();
+        clients.spawn(async move { drop(connection.await) });
+        let one = kept(serving, async || sender.send_request(request()).await.unwrap().status()).await;
+        let (near, serving) = connected();
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(near)).await.unwrap();
+        clients.spawn(async move { drop(connection.await) });
+        let two = kept(serving, async || sender.send_request(request()).await.unwrap().status()).await;
+        for kept in [one, two] {
+            assert!((HEAD_LIMIT..HEAD_LIMIT + 2 * LAST_WORD).contains(&kept), "HTTP/1.1: {one:?}, HTTP/2: {two:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_says_nothing_is_let_go() {
+        let (_near, mut serving) = connected();
+        let begun = Instant::now();
+        serving.join_next().await.unwrap().unwrap();
+        assert_eq!(begun.elapsed().as_secs(), HEAD_LIMIT.as_secs());
+    }
 
     #[test]
     fn everything_open_at_once_fits_into_the_file_descriptors() {

@@ -2,13 +2,15 @@
 //!
 //! The services are in `proto/`, one package for each owner. Beside the generated code this crate holds what every process
 //! needs to be a child of the supervisor ([`child`]), to serve and to call ([`transport`]), to pass failures on typed
-//! ([`status`]), to move documents of any size ([`chunk`]), and to tell what is from before the machine was started ([`boot`]).
+//! ([`status`]), to move documents of any size ([`chunk`]), and to tell what is from before the machine was started ([`boot`])
+//! and which connections are unused ([`open`]).
 
 pub mod boot;
 pub mod child;
 pub mod chunk;
 pub mod figures;
 mod lockdown;
+pub mod open;
 pub mod record;
 pub mod status;
 pub mod transport;

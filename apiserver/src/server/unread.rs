@@ -15,10 +15,10 @@ use axum::body::Body;
 use bytes::{Buf as _, Bytes};
 use http::StatusCode;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use scafo_proto::open::Open;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::open::Open;
 use super::{HEAD, HEAD_BYTES};
 use crate::answer::{ACCESS, request_id};
 use crate::figures::Figures;
@@ -228,9 +228,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Documented<S> {
 
 #[cfg(test)]
 mod tests {
+    use scafo_proto::open::Streams;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    use super::super::open::Streams;
     use super::*;
 
     #[test]

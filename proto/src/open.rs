@@ -1,5 +1,5 @@
-//! How many requests are open on a connection: the library closes one over HTTP/1.1 that is not used, and keeps one over HTTP/2
-//! for as long as its peer answers pings.
+//! How many requests are open on a connection of a node's HTTP servers: the library closes one over HTTP/1.1 that is not used, and
+//! keeps one over HTTP/2 for as long as its peer answers pings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use http::Version;
 use tokio::sync::watch;
 
 /// The requests of one connection. Nothing is counted before the first one over HTTP/2.
-#[derive(Clone)]
-pub(super) struct Streams(Arc<watch::Sender<Option<usize>>>);
+#[derive(Debug, Clone)]
+pub struct Streams(Arc<watch::Sender<Option<usize>>>);
 
 impl Default for Streams {
     fn default() -> Self {
@@ -19,7 +19,7 @@ impl Default for Streams {
 
 impl Streams {
     /// A request has come; it is open until the answer is dropped.
-    pub(super) fn open(&self, version: Version) -> Open {
+    pub fn open(&self, version: Version) -> Open {
         let counted = version == Version::HTTP_2;
         if counted {
             self.0.send_modify(|open| *open = Some(open.unwrap_or_default() + 1));
@@ -27,8 +27,8 @@ impl Streams {
         Open(counted.then(|| self.clone()))
     }
 
-    /// Resolves once no request has been open for so long, after a first one.
-    pub(super) async fn unused(&self, limit: Duration) {
+    /// Resolves once no request has been open for `limit`, after a first one. May be dropped at any time.
+    pub async fn unused(&self, limit: Duration) {
         let mut open = self.0.subscribe();
         loop {
             // The sender is ours, so neither wait fails.
@@ -41,7 +41,8 @@ impl Streams {
 }
 
 /// One request that is open.
-pub(super) struct Open(Option<Streams>);
+#[derive(Debug)]
+pub struct Open(Option<Streams>);
 
 impl Drop for Open {
     fn drop(&mut self) {
