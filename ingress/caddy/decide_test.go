@@ -167,6 +167,14 @@ func TestAFleetNotHeardFromMakesAnUnknownHostUnavailable(t *testing.T) {
 	checkRows(t, fleets, row{"a.example", "/", "a"}, row{"b.example", "/", "unavailable"}, row{"*.example", "/", "unknown"})
 }
 
+// A start waits for the first polls; a fleet that stays silent then takes no host from the others.
+func TestAWildcardIsUsedWhileAnotherFleetIsSilentAndGivesWayToAnExactHost(t *testing.T) {
+	t.Parallel()
+	wild, exact := documentOf(map[string]string{"*.x.example": "127.0.0.1:1"}, ""), documentOf(map[string]string{"a.x.example": "127.0.0.1:1"}, "")
+	checkRows(t, fleetsOf(t, wild, ""), row{"a.x.example", "/", "wild"})
+	checkRows(t, fleetsOf(t, wild, exact), row{"a.x.example", "/", "a"}, row{"b.x.example", "/", "wild"})
+}
+
 func TestLookupsFollowTheProtocol(t *testing.T) {
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())

@@ -68,6 +68,14 @@ impl Routing {
         Some(next)
     }
 
+    /// Whether what is still to come may decide about a host otherwise than [`Routing::decide`] does now: a fleet has no document yet,
+    /// and none that is held names the host exactly, which is what wins.
+    pub(crate) fn may_be_named_yet(&self, host: Option<&Host>) -> bool {
+        let Some(host) = host.map(Host::as_str) else { return false };
+        let names = |table: &Arc<Table>| table.route(host).is_some() || table.api(host).is_some();
+        self.fleets.iter().any(Option::is_none) && !self.fleets.iter().flatten().any(names)
+    }
+
     /// Looks a request up: the host exactly in each fleet, in order, then once with its first label as the wildcard.
     /// Within a fleet an application's route wins over an API host of the same name. `host` is `None` if it is nothing
     /// that a document can name.
@@ -215,6 +223,22 @@ mod tests {
     fn a_fleet_not_heard_from_makes_an_unknown_host_unavailable() {
         let half = Routing::silent(2).with(1, table(&[("a.example", "a")], false).unwrap());
         check(&half, &[("a.example", "/", "a"), ("b.example", "/", "Unavailable"), ("*.example", "/", "Unknown")]);
+    }
+
+    #[test]
+    fn a_wildcard_is_not_the_last_word_while_a_fleet_has_no_document() {
+        let first = table(&[("*.x.example", "wild"), ("b.x.example", "b")], true).unwrap();
+        let half = Routing::silent(2).with(0, Arc::clone(&first));
+        check(&half, &[("a.x.example", "/", "wild")]);
+        let exact = table(&[("a.x.example", "a")], false).unwrap();
+        let kept = Arc::new(Table::clone(&exact).into_kept(HOUR));
+        let whole = [half.with(1, exact), half.with(1, kept)];
+        for (host, open) in [("a.x.example", true), ("b.x.example", false), ("dev.example", false), ("*.x", false)] {
+            let host = Host::parse(host);
+            assert_eq!(half.may_be_named_yet(host.as_ref()), open, "{host:?}");
+            assert!(whole.iter().all(|routing| !routing.may_be_named_yet(host.as_ref())), "{host:?}");
+        }
+        whole.iter().for_each(|routing| check(routing, &[("a.x.example", "/", "a"), ("c.x.example", "/", "wild")]));
     }
 
     #[test]

@@ -132,16 +132,20 @@ impl Front {
         refusal.response()
     }
 
-    /// Decides at once if that is possible, or if the start is long ago; else when the first documents are there. A
-    /// question for health never waits.
+    /// Decides at once if that is possible, or if the start is long ago; else when the first documents are there: so a wildcard of one
+    /// fleet takes no host that another one names, and a fleet that stays silent takes nothing from the others for longer than that.
+    /// A question for health never waits.
     async fn decide(&self, host: Option<&Host>, path: &str, wants_health: bool) -> (Arc<Routing>, Decision) {
         let mut routing = self.routing.clone();
         let held = Arc::clone(&routing.borrow());
         let decision = held.decide(host, path);
-        if decision != Decision::Unavailable || wants_health || Instant::now() >= self.first_documents_by {
+        let is_open = |routing: &Routing, decision: &Decision| {
+            *decision == Decision::Unavailable || routing.may_be_named_yet(host)
+        };
+        if !is_open(&held, &decision) || wants_health || Instant::now() >= self.first_documents_by {
             return (held, decision);
         }
-        let decidable = routing.wait_for(|routing| routing.decide(host, path) != Decision::Unavailable);
+        let decidable = routing.wait_for(|routing| !is_open(routing, &routing.decide(host, path)));
         // Late, or the polls have ended: what is known now has to do.
         drop(timeout_at(self.first_documents_by, decidable).await);
         let held = Arc::clone(&self.routing.borrow());

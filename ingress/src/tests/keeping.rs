@@ -104,6 +104,27 @@ async fn a_fleet_that_was_heard_waits_for_no_other() {
 }
 
 #[tokio::test]
+async fn a_wildcard_waits_at_the_start_for_the_fleet_that_may_name_the_host_and_not_for_ever() {
+    let (wild, exact) = (application("wild").await, application("exact").await);
+    let node = Node::with(&document(&[("*.example", &[&wild])])).await;
+    let late = Node::new(Reply::Problem(503)).await;
+    let ingress = Ingress::keeping(None, &[&node, &late], PATIENCE, PATIENCE).await;
+    let asking = ingress.get("a.example", "/");
+    let starting = async {
+        // The document with the wildcard is there by then.
+        node.polled().await;
+        late.polled().await;
+        late.reply(Reply::Document(document(&[("a.example", &[&exact])]).to_string()));
+    };
+    let (answer, ()) = tokio::join!(asking, starting);
+    assert_eq!(answer, (StatusCode::OK, "exact GET / ".to_owned()));
+    let silent = Node::new(Reply::Problem(503)).await;
+    let ingress = Ingress::keeping(None, &[&node, &silent], PATIENCE, Duration::ZERO).await;
+    ingress.until_served("a.example").await;
+    assert_eq!(ingress.get("a.example", "/").await, (StatusCode::OK, "wild GET / ".to_owned()));
+}
+
+#[tokio::test]
 async fn a_kept_document_whose_time_is_over_is_let_go_of_although_its_node_says_nothing() {
     let node = Node::new(Reply::Problem(503)).await;
     let text = document(&[("shop.example", &[])]).to_string();
