@@ -417,6 +417,41 @@ fn routers_ask_for_certificates_only_when_they_are_told_a_resolver() {
     }
 }
 
+/// Files that other versions wrote as well: a change of theirs is a new configuration in every Traefik of a fleet, and new tags. With
+/// `SCAFO_UPDATE_GOLDEN=1` they are written again.
+#[test]
+fn documents_are_byte_for_byte_what_they_were() {
+    let nodes = [
+        node("a").at("10.83.0.1").serves("shop", 24417).serves("shop-dev", 24419),
+        node("b").at("10.83.0.2").serves("shop", 24902).serves("blog", 24904),
+        node("c").at("fd00::3").private().serves("blog", 24001),
+        node("d").draining().serves("shop", 24000),
+    ];
+    let mut fleet = fleet(&nodes, &["blog", "idle", "shop", "shop-dev"]);
+    fleet.platform_domains.push("dev.test".parse().unwrap());
+    fleet.claim("shop", "shop.example", true);
+    fleet.claim("blog", "blog.example", false);
+    let routing = Catalogue::new(parsed(&fleet)).routing().clone();
+    let (plain, preferred) = (Attributes::new(&["web".to_owned()], None), "b".parse().unwrap());
+    let tls = TraefikTls { cert_resolver: "le".to_owned(), wildcard_bases: vec!["apps.test".parse().unwrap()] };
+    let secure = Attributes::new(&["websecure".to_owned()], Some(&tls));
+    for (name, format, prefer, attributes) in [
+        ("generic", Format::Generic, None, &plain),
+        ("generic-preferred", Format::Generic, Some(&preferred), &plain),
+        ("traefik", Format::Traefik, None, &plain),
+        ("traefik-preferred", Format::Traefik, Some(&preferred), &plain),
+        ("traefik-tls", Format::Traefik, None, &secure),
+    ] {
+        let now = View { format, prefer, attributes }.write(&routing);
+        let path = format!("{}/src/render/golden/{name}.json", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("SCAFO_UPDATE_GOLDEN").is_some() {
+            std::fs::write(&path, &now).unwrap();
+        }
+        let before = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(now == before, "{name}: {}", String::from_utf8_lossy(&now));
+    }
+}
+
 #[test]
 fn a_document_can_be_read_back_and_rendered_in_another_format() {
     let fleet = fleet(&[node("a").serves("shop", 1), node("b").serves("shop", 2)], &["shop"]);
