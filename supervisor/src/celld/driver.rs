@@ -271,12 +271,20 @@ impl Driver {
     }
 
     async fn handle(&mut self, event: Event) {
+        let mut ended = None;
         if let Event::Ended(exit) = event {
+            ended = Some((exit, self.machine.was_ready()));
             self.ended(exit);
         }
         let mut event = event;
         loop {
-            let effect = self.machine.step(event, Instant::now());
+            let now = Instant::now();
+            let effect = self.machine.step(event, now);
+            if let Some((exit, was_ready)) = ended.take() {
+                // None: it is not wanted any more, or left as it was asked to and starts at once.
+                let pause_ms = self.machine.pause(now).map(|pause| pause.as_millis());
+                tracing::info!(application = %self.application, ?exit, was_ready, pause_ms, "its process ended");
+            }
             self.note_readiness();
             match effect {
                 None => return,
@@ -318,7 +326,6 @@ impl Driver {
             Exit::Signal(signal) => (None, Some(signal)),
             Exit::Unknown => (None, None),
         };
-        tracing::info!(application = %self.application, ?exit, "its process ended");
         let early = self.machine.is_running() && !self.machine.was_ready();
         let path = self.shared.launch.dirs.log(self.application.as_str());
         let said = early.then(|| log::tail(&path, self.log_from)).flatten();

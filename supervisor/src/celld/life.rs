@@ -343,6 +343,14 @@ impl Machine {
         }
     }
 
+    /// How long it waits until it is started again; `None` when it does not.
+    pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
+        match self.phase {
+            Phase::Waiting { until } => Some(until.saturating_duration_since(now)),
+            Phase::Idle | Phase::Spawning | Phase::Running(_) | Phase::Stopping { .. } => None,
+        }
+    }
+
     /// The state that people see; `None` when there is nothing to see: nothing runs and nothing is wanted.
     pub(super) fn state(&self, now: Instant) -> Option<ProcessState> {
         match self.phase {

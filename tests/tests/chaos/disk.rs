@@ -10,25 +10,28 @@ use tempfile::TempDir;
 /// Enough for twenty applications; what is free of it is what filling it writes.
 const SIZE: &str = "size=1g,mode=0711";
 
-/// Where the state directory is.
+/// The state directory, on a disk of its own. What the node prints goes beside it, where there is always space.
 pub(crate) struct Disk {
-    dir: TempDir,
+    state: PathBuf,
     own: bool,
+    _dir: TempDir,
 }
 
 impl Disk {
     pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "scafo-chaos"]).arg(dir.path()).output();
+        let state = dir.path().join("state");
+        std::fs::create_dir(&state).unwrap();
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", SIZE, "scafo-chaos"]).arg(&state).output();
         let own = mounted.is_ok_and(|output| output.status.success());
         if !own {
             eprintln!("SKIPPED: a full disk, because this user cannot mount one");
         }
-        Self { dir, own }
+        Self { state, own, _dir: dir }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
     }
 
     pub(crate) const fn can_be_filled(&self) -> bool {
@@ -36,7 +39,7 @@ impl Disk {
     }
 
     fn ballast(&self) -> PathBuf {
-        self.path().join("ballast")
+        self.state.join("ballast")
     }
 
     /// Fills it to the last byte.
@@ -59,7 +62,7 @@ impl Drop for Disk {
     fn drop(&mut self) {
         if self.own {
             // Lazily: whatever failed, the mount goes.
-            let _ = Command::new("umount").arg("-l").arg(self.dir.path()).status();
+            let _ = Command::new("umount").arg("-l").arg(&self.state).status();
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
+use scafo_core::Timestamp;
 use scafo_tests::node::DAEMONS;
 use scafo_tests::process;
 use tokio::task::JoinSet;
@@ -16,6 +17,7 @@ use tokio::task::JoinSet;
 use crate::allowed::{Reason, Window};
 use crate::disk::Disk;
 use crate::fleet::{APPLICATIONS, Subject};
+use crate::leases::Refusals;
 
 /// A daemon that dies over and over is started again more and more slowly, which is a rule of its own: so many strikes…
 const STRIKES: usize = 5;
@@ -25,11 +27,7 @@ const WITHIN: Duration = Duration::from_secs(75);
 const FULL: Duration = Duration::from_secs(3);
 /// A stopped process goes on after at most so long: before anybody takes it for dead.
 const STOPPED_MS: u64 = 2500;
-/// How long the lease of an application lives that is not renewed, and a moment for its process to end.
-const LEASE: Duration = Duration::from_secs(12);
-/// The time between two renewals.
-const RENEWAL: Duration = Duration::from_secs(3);
-/// How often the processes are looked at for two of one application.
+/// How often the processes are looked at for two of one application, and their logs for a lost lease.
 const LOOK: Duration = Duration::from_millis(500);
 /// Between two deploys of the load.
 const BETWEEN_DEPLOYS: Duration = Duration::from_secs(2);
@@ -69,11 +67,25 @@ pub(crate) struct Log {
     pub(crate) deployed: usize,
     pub(crate) not_deployed: Vec<String>,
     pub(crate) violations: BTreeSet<String>,
+    pub(crate) lost_leases: Vec<LostLease>,
+    pub(crate) refusals: Arc<Refusals>,
     pub(crate) leaks: Vec<String>,
     /// The node's log.
     pub(crate) node: String,
     /// When the load began, in the form of that log.
     pub(crate) begun: String,
+    /// One moment, as it is told here and as it is told in that log.
+    pub(crate) ended: Option<(Instant, Timestamp)>,
+}
+
+/// An application gave up because it could not renew its lease.
+#[derive(Debug)]
+pub(crate) struct LostLease {
+    pub(crate) application: usize,
+    pub(crate) earliest: Instant,
+    pub(crate) latest: Instant,
+    /// It was struck itself, which may have kept it from renewing.
+    pub(crate) struck: bool,
 }
 
 type Shared = Arc<Mutex<Log>>;
@@ -87,33 +99,42 @@ pub(crate) struct Chaos {
     /// Applications that are away.
     away: Arc<Mutex<BTreeSet<usize>>>,
     struck: BTreeMap<&'static str, Vec<Instant>>,
-    /// When a node was last well again after its supervisor was killed.
-    down: Option<Instant>,
     recovering: JoinSet<()>,
     background: JoinSet<()>,
     over: Arc<AtomicBool>,
+    /// What is seen until the last application is back.
+    observers: JoinSet<()>,
+    settled: Arc<AtomicBool>,
+    refusals: Arc<Refusals>,
     number: usize,
 }
 
 impl Chaos {
     pub(crate) fn new(subject: &Arc<Subject>, disk: &Arc<Disk>, mut dice: StdRng) -> Self {
         let (log, over) = (Shared::default(), Arc::new(AtomicBool::new(false)));
+        let (away, refusals) = (Arc::<Mutex<BTreeSet<usize>>>::default(), Arc::<Refusals>::default());
         let mut background = JoinSet::new();
         let deploys = StdRng::seed_from_u64(dice.random());
         background.spawn(deploy(Arc::clone(subject), Arc::clone(&log), Arc::clone(&over), deploys));
         background.spawn(watch(Arc::clone(subject), Arc::clone(&log), Arc::clone(&over)));
+        let (mut observers, settled) = (JoinSet::new(), Arc::new(AtomicBool::new(false)));
+        observers.spawn(Arc::clone(&refusals).watch(subject.state().to_owned(), Arc::clone(&settled)));
+        let follower = Follower { subject: Arc::clone(subject), log: Arc::clone(&log), away: Arc::clone(&away) };
+        observers.spawn(follower.run(Arc::clone(&settled)));
         Self {
             subject: Arc::clone(subject),
             dice,
             disk_can_be_filled: disk.can_be_filled(),
             disk: Arc::clone(disk),
             log,
-            away: Arc::default(),
+            away,
             struck: BTreeMap::new(),
-            down: None,
             recovering: JoinSet::new(),
             background,
             over,
+            observers,
+            settled,
+            refusals,
             number: 0,
         }
     }
@@ -233,61 +254,11 @@ impl Chaos {
             self.subject.until_well(&self.away()).await;
             return self.recovered(format!("supervisor {}", how.word()), from);
         }
-        let before = self.subject.of_applications("celld-workerd");
-        let before: Vec<_> =
-            before.into_iter().map(|(number, process)| (number, process, self.subject.fences(number))).collect();
         self.subject.kill_supervisor().await;
         self.allow(Reason::Held, from, from);
         self.allow(Reason::Down, from, Instant::now());
         self.subject.until_well(&self.away()).await;
         self.recovered("supervisor kill -9, and another one started".to_owned(), from);
-        // Renewals come each third of a lease, and two have to fail: one long absence of the store, or two that follow each other.
-        let again = self.down.is_some_and(|last| from.duration_since(last) < LEASE);
-        self.down = Some(Instant::now());
-        if again || from.elapsed() >= RENEWAL {
-            self.follow_fences(before, from);
-        }
-    }
-
-    /// With the embedded store away for too long, applications fence themselves: they are away like killed ones. Two renewals of a lease
-    /// that fail one after the other are enough, and what follows from that shows up to a life of the lease after the store is back.
-    fn follow_fences(&mut self, before: Vec<(usize, process::Process, usize)>, from: Instant) {
-        let (subject, log, away) = (Arc::clone(&self.subject), Arc::clone(&self.log), Arc::clone(&self.away));
-        self.recovering.spawn(async move {
-            let (mut left, until) = (before, Instant::now() + LEASE);
-            let mut fenced = JoinSet::new();
-            loop {
-                let last = Instant::now() >= until;
-                let looking = Arc::clone(&subject);
-                let all = tokio::task::spawn_blocking(move || looking.of_applications("celld-workerd")).await.unwrap();
-                let lives = |(number, old, _): &(usize, process::Process, usize)| {
-                    all.iter().any(|(of, it)| of == number && (it.pid, it.started) == (old.pid, old.started))
-                };
-                let (there, gone) = left.into_iter().partition::<Vec<_>, _>(lives);
-                left = there;
-                for (number, old, fences) in gone {
-                    // One that was struck has a reason of its own; one that ended for any other reason has none.
-                    if subject.fences(number) == fences || !away.lock().unwrap().insert(number) {
-                        continue;
-                    }
-                    eprintln!("     app-{number} (pid {}) fenced itself", old.pid);
-                    let (subject, log, away) = (Arc::clone(&subject), Arc::clone(&log), Arc::clone(&away));
-                    fenced.spawn(async move {
-                        subject.until_good(number).await;
-                        let window = Window { reason: Reason::Application(number), from, to: Instant::now() };
-                        log.lock().unwrap().windows.push(window);
-                        away.lock().unwrap().remove(&number);
-                    });
-                }
-                if last {
-                    break;
-                }
-                tokio::time::sleep(LOOK).await;
-            }
-            while let Some(ended) = fenced.join_next().await {
-                ended.unwrap();
-            }
-        });
     }
 
     async fn full_disk(&self) {
@@ -312,6 +283,10 @@ impl Chaos {
         for number in 0..APPLICATIONS {
             self.subject.until_good(number).await;
         }
+        self.settled.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.observers.join_next().await {
+            ended.unwrap();
+        }
         let mut log = std::mem::take(&mut *self.log.lock().unwrap());
         for number in 0..3 {
             if let Err(said) = self.subject.deploy(number, usize::MAX).await {
@@ -319,8 +294,55 @@ impl Chaos {
             }
         }
         log.node = self.subject.log();
+        log.refusals = self.refusals;
+        log.ended = Some((Instant::now(), Timestamp::from_system(SystemTime::now())));
         self.subject.until_nothing_is_staged().await;
         log
+    }
+}
+
+/// Follows applications that lose their lease: they are away like killed ones. Whether they had a reason is judged at the end.
+struct Follower {
+    subject: Arc<Subject>,
+    log: Shared,
+    away: Arc<Mutex<BTreeSet<usize>>>,
+}
+
+impl Follower {
+    async fn run(self, over: Arc<AtomicBool>) {
+        let (mut looked, mut before) = (Instant::now(), self.subject.lost_leases());
+        let mut followed = JoinSet::new();
+        loop {
+            let last = over.load(Ordering::Relaxed);
+            let (now, looking) = (Instant::now(), Arc::clone(&self.subject));
+            let all = tokio::task::spawn_blocking(move || looking.lost_leases()).await.unwrap();
+            for number in (0..APPLICATIONS).filter(|number| all[*number] > before[*number]) {
+                let struck = !self.away.lock().unwrap().insert(number);
+                eprintln!("     app-{number} lost its lease");
+                let lost = LostLease { application: number, earliest: looked, latest: Instant::now(), struck };
+                self.log.lock().unwrap().lost_leases.push(lost);
+                if !struck {
+                    followed.spawn(self.follow(number, looked));
+                }
+            }
+            (looked, before) = (now, all);
+            if last {
+                break;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        while let Some(ended) = followed.join_next().await {
+            ended.unwrap();
+        }
+    }
+
+    fn follow(&self, number: usize, from: Instant) -> impl Future<Output = ()> + Send + 'static {
+        let (subject, log, away) = (Arc::clone(&self.subject), Arc::clone(&self.log), Arc::clone(&self.away));
+        async move {
+            subject.until_good(number).await;
+            log.lock().unwrap().windows.push(Window { reason: Reason::Application(number), from, to: Instant::now() });
+            away.lock().unwrap().remove(&number);
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use scafo_tests::load::{Outcome, client, send};
 use scafo_tests::node::both;
@@ -17,10 +17,17 @@ pub(crate) const APPLICATIONS: usize = 20;
 /// Deploys at once when the node is prepared.
 const AT_ONCE: usize = 4;
 const LIMIT: Duration = Duration::from_secs(120);
+/// However often its process ends and is started again for good reason, an application answers within so long.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Between two looks at all processes.
+const LOOK: Duration = Duration::from_millis(250);
 /// How long the command line may take to hand a deploy over, whoever dies meanwhile.
 const ACCEPTED: Duration = Duration::from_secs(60);
 /// A deploy whose node dies is judged after 90 s.
 const DEPLOY: Duration = Duration::from_secs(180);
+
+/// The last word of a process whose lease was over.
+const LOST: &str = "its lease expired before it could be renewed";
 
 pub(crate) fn name(application: usize) -> String {
     format!("app-{application}")
@@ -49,9 +56,14 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
+    /// The state directory.
+    pub(crate) fn state(&self) -> &Path {
+        &self.state
+    }
+
     /// Starts the node and deploys everything.
     pub(crate) async fn start(disk: &Disk) -> Arc<Self> {
-        let state = disk.path().join("state");
+        let state = disk.state().to_owned();
         let node = Node::start_in(&state, &[]).await;
         let ingress = Arc::new(RwLock::new(node.dev.ingress.clone()));
         let projects: Vec<Project> = (0..APPLICATIONS).map(|number| Project::answering(&name(number), "")).collect();
@@ -117,11 +129,24 @@ impl Subject {
         matches!(outcome, Outcome::Answered { status: 200, body } if body == format!("{} ask", name(number)))
     }
 
+    /// Waits until an application answers: for [`LIMIT`] after its newest process came or went. Whether it was to come sooner is
+    /// judged by the node's log ([`crate::starts`]).
     pub(crate) async fn until_good(&self, number: usize) {
-        wait::until(&format!("{} to answer", name(number)), LIMIT, || async {
-            self.is_good(number).await.then_some(())
-        })
-        .await;
+        let (begun, mut since, mut newest) = (Instant::now(), Instant::now(), None);
+        while !self.is_good(number).await {
+            let now: Vec<_> =
+                self.of_applications("celld-workerd").into_iter().filter(|(of, _)| *of == number).collect();
+            if newest.as_ref() != Some(&now) {
+                (newest, since) = (Some(now), Instant::now());
+            }
+            let (all, last) = (begun.elapsed(), since.elapsed());
+            assert!(
+                last < LIMIT && all < PATIENCE,
+                "{} does not answer, {last:?} after its process came or went",
+                name(number)
+            );
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Waits until the API works, which needs every daemon but the ingress, and the first application answers or is known to be
@@ -158,10 +183,9 @@ impl Subject {
         .await;
     }
 
-    /// How often processes of this application gave up because they could not renew their lease.
-    pub(crate) fn fences(&self, number: usize) -> usize {
-        let log = std::fs::read(self.state.join(format!("logs/{}.log", name(number)))).unwrap_or_default();
-        String::from_utf8_lossy(&log).matches("its lease expired before it could be renewed").count()
+    /// How often processes of each application gave up because they could not renew their lease.
+    pub(crate) fn lost_leases(&self) -> Vec<usize> {
+        (0..APPLICATIONS).map(|number| lost_leases(&self.state, number)).collect()
     }
 
     pub(crate) async fn supervisor(&self) -> Option<u32> {
@@ -223,6 +247,13 @@ impl Subject {
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.state.with_extension("log")).unwrap_or_default()
     }
+}
+
+/// How often processes of an application gave up because they could not renew their lease.
+pub(crate) fn lost_leases(state: &Path, number: usize) -> usize {
+    let log = std::fs::read(state.join(format!("logs/{}.log", name(number)))).unwrap_or_default();
+    let said = String::from_utf8_lossy(&log);
+    said.lines().filter(|line| line.starts_with("SELF-FENCE: ") && line.ends_with(LOST)).count()
 }
 
 fn application_of(pid: u32) -> Option<usize> {

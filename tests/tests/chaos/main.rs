@@ -13,8 +13,10 @@ mod allowed;
 mod disk;
 mod events;
 mod fleet;
+mod leases;
 mod load;
 mod report;
+mod starts;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

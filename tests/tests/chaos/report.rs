@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use scafo_core::Timestamp;
+
 use crate::allowed::{Reason, reason};
 use crate::events::Log;
 use crate::load::Answers;
+use crate::starts;
 
 /// Descriptors that a daemon may have more at the end than twice those before: connections that are just kept open. One that lost
 /// a descriptor with each deploy, request or restart would have hundreds.
@@ -18,6 +21,27 @@ pub(crate) fn grown(before: &BTreeMap<String, usize>, after: &BTreeMap<String, u
         (*now > 2 * old + SPARE).then(|| format!("{name} has {now} descriptors, before it had {old}"))
     });
     grown.collect()
+}
+
+/// Leases that were lost although the store was there, and starts that the rules do not have.
+fn unreasonable(log: &Log) -> Vec<String> {
+    let mut faults = Vec::new();
+    for lost in log.lost_leases.iter().filter(|lost| !lost.struck) {
+        if !log.refusals.explain_loss(lost.earliest, lost.latest) {
+            faults.push(format!("app-{} lost its lease although the store was there", lost.application));
+        }
+    }
+    let Some((here, there)) = log.ended else { return faults };
+    let moment = |at: Timestamp| here.checked_sub(there.since(at)).unwrap_or(here);
+    for (application, lines) in starts::read(&log.node) {
+        faults.extend(starts::faults(&application, &lines));
+        for (begun, ended) in starts::refused_to_start(&lines) {
+            if !log.refusals.within(moment(begun), moment(ended)) {
+                faults.push(format!("{application} refused to start at {ended} although the store was there"));
+            }
+        }
+    }
+    faults
 }
 
 /// Prints the report. What comes back should not be.
@@ -57,6 +81,8 @@ pub(crate) fn print(seed: u64, answers: &Answers, log: &Log) -> Vec<String> {
         eprintln!("  {what:<44} n {:>3}   median {:>6.2} s   longest {:>6.2} s", times.len(), at(50), at(100));
     }
     eprintln!("left behind: {}", if log.leaks.is_empty() { "nothing".to_owned() } else { log.leaks.join(", ") });
+    eprintln!("leases lost: {}", log.lost_leases.len());
+    faults.extend(unreasonable(log));
     faults.extend(log.leaks.iter().map(|leak| format!("left behind: {leak}")));
     if !faults.is_empty() {
         let path = std::env::temp_dir().join(format!("scafo-chaos-{seed}.log"));
