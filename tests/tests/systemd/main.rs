@@ -22,6 +22,9 @@ use serde_json::Value;
 const LIMIT: Duration = Duration::from_secs(90);
 const API: &str = "127.0.0.1:7400";
 const INGRESS: &str = "127.0.0.1:80";
+/// How exposed the unit may be by `systemd-analyze security`, in tenths: its users, its ports and its network are what it is for, and
+/// make up what is left.
+const EXPOSURE: u32 = 38;
 /// As the package's own configuration has it.
 const UIDS: &str = "1900000000-1900009999";
 
@@ -229,6 +232,12 @@ async fn installs_and_starts(machine: &Machine) {
     assert_eq!(machine.property("scafo.service", "ActiveState"), "inactive", "a fresh install starts nothing");
     let checked = machine.run_beside("systemd-analyze verify --man=no scafo.service scafo-apps.slice 2>&1").await;
     assert!(checked.status.success() && checked.stdout.is_empty(), "{}", text(&checked.stdout));
+    let unit = "/usr/lib/systemd/system/scafo.service";
+    let exposed = format!("systemd-analyze security --no-pager --offline=true --threshold={EXPOSURE} {unit} 2>&1");
+    let exposed = machine.run_beside(&exposed).await;
+    let said = text(&exposed.stdout);
+    eprintln!("{}", said.lines().last().unwrap_or_default());
+    assert!(exposed.status.success(), "the unit is more exposed than it was: {said}");
     std::fs::write(machine.root().join("etc/scafo/scafo.toml"), config()).expect("the configuration");
     machine.must("systemctl enable --now scafo.service").await;
     wait::until("the node to be ready", LIMIT, || async { (!machine.ready().is_null()).then_some(()) }).await;
