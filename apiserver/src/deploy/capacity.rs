@@ -98,6 +98,15 @@ impl Slot {
         }
     }
 
+    /// Reserves the bytes of a tree that is there already, room or not.
+    pub(super) fn keep_tree(&mut self, bytes: u64) {
+        let mut used = self.capacity.used();
+        used.trees += 1;
+        used.bytes += bytes;
+        self.bytes += bytes;
+        self.tree = true;
+    }
+
     /// Gives back what the tree did not need.
     pub(super) fn shrink_by(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);

@@ -145,8 +145,13 @@ impl Intake {
         }
     }
 
-    /// Unpacks the artifact when it is its turn. Gives the path of the configuration.
+    /// Unpacks the artifact when it is its turn, unless an earlier process did. Gives the path of the configuration.
     async fn unpack(&self, staged: &Staged, slot: &mut Slot) -> Result<PathBuf, Problem> {
+        let (artifact, project) = (staged.artifact(), staged.project());
+        if let Some(bytes) = project.whole() {
+            slot.keep_tree(bytes);
+            return unpack::configuration(&project.tree());
+        }
         let reserved = self.settings.artifact_bytes;
         let waiting = async {
             let turn = self.turn.acquire().await;
@@ -158,13 +163,13 @@ impl Intake {
             Problem::new(ProblemCode::DeployTimeout, detail)
         })?;
         let limits = Limits { bytes: self.settings.artifact_bytes, entries: self.settings.archive_entries };
-        let (artifact, tree) = (staged.artifact(), staged.tree());
         // Dropping this future stops the thread at its next piece.
         let stop = Stop::after(self.settings.task_timeout.get());
         let _stop_on_drop = stop.clone().on_drop();
         let unpacking = tokio::task::spawn_blocking(move || {
-            let bytes = unpack::unpack(&artifact, &tree, limits, &stop)?;
-            Ok((bytes, unpack::configuration(&tree)?))
+            let bytes = unpack::unpack(&artifact, &project.tree(), limits, &stop)?;
+            project.complete(bytes).map_err(unpack::disk)?;
+            Ok((bytes, unpack::configuration(&project.tree())?))
         });
         let unpacked = unpacking.await.unwrap_or_else(|error| {
             Err(Problem::new(ProblemCode::Internal, "unpacking the artifact failed in this node").because(error))

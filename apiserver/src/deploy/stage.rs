@@ -1,7 +1,7 @@
-//! The stage: one directory for each deploy, `stage/<deploy id>/`, with `artifact`, `meta.json` and `tree/`.
+//! The stage: one directory for each deploy, `stage/<deploy id>/`, with `artifact`, `meta.json`, `tree/` and `unpacked.json`.
 //!
 //! `meta.json` is written last and at once, when the artifact is whole on the disk. A directory without it was never
-//! acknowledged to anybody.
+//! acknowledged to anybody. `unpacked.json` says the same of the tree, within one boot of the machine: see [`Project`].
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use scafo_core::id::DeployId;
 use scafo_core::record::{Artifact, Source};
+use scafo_proto::boot::Boot;
 use serde::{Deserialize, Serialize};
 
 /// What is known of a staged deploy beside its artifact.
@@ -85,9 +86,9 @@ impl Staged {
         self.dir.join("artifact")
     }
 
-    /// Where it is unpacked.
-    pub(super) fn tree(&self) -> PathBuf {
-        self.dir.join("tree")
+    /// What is unpacked from it.
+    pub(super) fn project(&self) -> Project {
+        Project { dir: self.dir.clone() }
     }
 
     /// Completes the stage, durably. From here on a crash leaves it in place.
@@ -138,6 +139,50 @@ impl Staged {
             return Ok(Some(meta));
         }
         Err(io::Error::new(io::ErrorKind::InvalidData, "the artifact is not the one that meta.json describes"))
+    }
+}
+
+/// What the artifact of one deploy unpacks to.
+///
+/// Nobody is offered a tree before it is noted that it is whole. From then on a job may read it at any moment, and goes on reading
+/// when this process ends: so it stays as it is for as long as its deploy is carried, and the next process offers it again instead of
+/// unpacking under the eyes of a job. Only the end of the machine may leave files empty or half, and it leaves no job either.
+#[derive(Debug, Clone)]
+pub(super) struct Project {
+    dir: PathBuf,
+}
+
+/// That a tree is whole.
+#[derive(Debug, Serialize, Deserialize)]
+struct Whole {
+    /// In which boot of the machine it was unpacked.
+    boot: String,
+    /// Bytes of all its files.
+    bytes: u64,
+}
+
+impl Project {
+    /// Where it is unpacked.
+    pub(super) fn tree(&self) -> PathBuf {
+        self.dir.join("tree")
+    }
+
+    fn note(&self) -> PathBuf {
+        self.dir.join("unpacked.json")
+    }
+
+    /// Bytes of all files, when the tree is known to be whole. Whatever cannot be read says nothing.
+    pub(super) fn whole(&self) -> Option<u64> {
+        let whole: Whole = serde_json::from_slice(&fs::read(self.note()).ok()?).ok()?;
+        (whole.boot == Boot::current().ok()?.as_str() && self.tree().is_dir()).then_some(whole.bytes)
+    }
+
+    /// Notes that the tree is whole.
+    pub(super) fn complete(&self, bytes: u64) -> io::Result<()> {
+        let fresh = self.dir.join("unpacked.json.new");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        file.write_all(&scafo_core::record::to_bytes(&Whole { boot: Boot::current()?.as_str().to_owned(), bytes }))?;
+        fs::rename(&fresh, self.note())
     }
 }
 
@@ -221,6 +266,27 @@ mod tests {
         }
         let (_, left) = Stage::open(dir.path()).unwrap();
         assert_eq!(left.iter().map(|(_, meta)| meta.id.as_str()).collect::<Vec<_>>(), ids);
+    }
+
+    #[test]
+    fn a_tree_is_whole_once_that_is_noted_and_only_in_the_same_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stage, _) = Stage::open(dir.path()).unwrap();
+        let staged = stage.create(&"shop.0000000000000001".parse().unwrap()).unwrap();
+        let project = staged.project();
+        assert_eq!(project.whole(), None);
+        fs::create_dir(project.tree()).unwrap();
+        assert_eq!(project.whole(), None, "nobody knows how much of it is there");
+        project.complete(7).unwrap();
+        assert_eq!(staged.project().whole(), Some(7));
+        let another = Whole { boot: "another boot\n".to_owned(), bytes: 7 };
+        for note in [scafo_core::record::to_bytes(&another), b"{".to_vec(), Vec::new()] {
+            fs::write(project.note(), note).unwrap();
+            assert_eq!(project.whole(), None);
+        }
+        project.complete(8).unwrap();
+        fs::remove_dir(project.tree()).unwrap();
+        assert_eq!(project.whole(), None);
     }
 
     #[test]

@@ -204,7 +204,7 @@ async fn a_deploy_that_waits_too_long_to_be_unpacked_fails_on_its_record() {
     let harness = Harness::start_with(options).await;
     harness.registry.world().slow = true;
     assert_eq!(harness.deploy("shop", "team", project()).await.status, StatusCode::ACCEPTED);
-    harness.until("the first is offered", |world| world.published.len() == 1).await;
+    harness.until("the first is offered", |world| !world.published.is_empty()).await;
     let second = harness.deploy("team-a", "team", project()).await;
     let id = second.json()["id"].as_str().unwrap().to_owned();
     harness.until("the second has failed", |world| world.deploys[&id]["state"] == "failed").await;
@@ -249,18 +249,50 @@ async fn an_acknowledged_deploy_is_offered_again_by_the_next_process() {
     let mut harness = Harness::start().await;
     harness.registry.world().slow = true;
     let id = harness.deploy("shop", "team", project()).await.json()["id"].as_str().unwrap().to_owned();
-    harness.until("it is offered", |world| world.published.len() == 1).await;
+    harness.until("it is offered", |world| !world.published.is_empty()).await;
     let stage = harness.dir.path().join("api/stage");
     std::fs::create_dir(stage.join("shop.00000000000000aa")).unwrap();
     std::fs::write(stage.join("shop.00000000000000aa/artifact"), "half").unwrap();
-    harness.restart().await;
+    harness.stop().await;
+    // Each offers again and again: what comes from here on is from the next one.
+    let before = std::mem::take(&mut harness.registry.world().published);
+    harness.open().await;
     assert_eq!(harness.staged(), 1, "what was never acknowledged is gone");
-    harness.until("it is offered again", |world| world.published.len() == 2).await;
+    harness.until("it is offered again", |world| !world.published.is_empty()).await;
     {
         let world = harness.registry.world();
-        assert_eq!(world.published[1], world.published[0]);
-        assert!(std::path::Path::new(&world.published[1].config_path).is_file());
+        assert_eq!(world.published[0], before[0]);
+        assert!(std::path::Path::new(&world.published[0].config_path).is_file());
     }
+    harness.registry.world().deploys.get_mut(&id).unwrap()["state"] = "deployed".into();
+    harness.until_staged(0).await;
+}
+
+/// The registry daemon goes on with the job that it started, and that reads the tree.
+#[tokio::test]
+async fn what_was_offered_is_left_as_it_is_by_the_next_process() {
+    let mut harness = Harness::start().await;
+    harness.registry.world().slow = true;
+    let id = harness.deploy("shop", "team", project()).await.json()["id"].as_str().unwrap().to_owned();
+    harness.until("it is offered", |world| !world.published.is_empty()).await;
+    let config = harness.registry.world().published[0].config_path.clone();
+    let tree = std::path::Path::new(&config).parent().unwrap().to_owned();
+    // Not what a deploy job does: it shows whether these are the same files.
+    std::fs::write(tree.join("src/index.js"), "as the job found it").unwrap();
+    let offered_by_the_next = async |harness: &mut Harness| {
+        harness.stop().await;
+        harness.registry.world().published.clear();
+        harness.open().await;
+        harness.until("it is offered again", |world| !world.published.is_empty()).await;
+        harness.registry.world().published[0].config_path.clone()
+    };
+    assert_eq!(offered_by_the_next(&mut harness).await, config);
+    assert_eq!(std::fs::read_to_string(tree.join("src/index.js")).unwrap(), "as the job found it");
+
+    // The machine was started anew: no job is left, and what was not synchronised may be lost.
+    std::fs::write(tree.with_file_name("unpacked.json"), r#"{"boot":"another","bytes":1}"#).unwrap();
+    assert_eq!(offered_by_the_next(&mut harness).await, config);
+    assert_eq!(std::fs::read_to_string(tree.join("src/index.js")).unwrap(), "export default {}");
     harness.registry.world().deploys.get_mut(&id).unwrap()["state"] = "deployed".into();
     harness.until_staged(0).await;
 }
@@ -271,7 +303,7 @@ async fn a_stage_without_a_record_or_with_an_ended_one_is_cleared_at_the_start()
     harness.registry.world().slow = true;
     let first = harness.deploy("shop", "team", project()).await.json()["id"].as_str().unwrap().to_owned();
     harness.deploy("team-a", "team", project()).await;
-    harness.until("both are offered", |world| world.published.len() == 2).await;
+    harness.until("both are offered", |world| world.published.iter().any(|offer| offer.id != first)).await;
     {
         let mut world = harness.registry.world();
         world.deploys.retain(|id, _| *id == first);

@@ -177,7 +177,8 @@ impl Harness {
         harness
     }
 
-    async fn open(&mut self) {
+    /// Starts the process, or the next one.
+    pub(crate) async fn open(&mut self) {
         let app = App::open(self.settings(), self.clock.clone()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.address = listener.local_addr().unwrap();
@@ -211,12 +212,17 @@ impl Harness {
 
     /// Ends the process in order and starts the next one.
     pub(crate) async fn restart(&mut self) {
+        self.stop().await;
+        self.open().await;
+    }
+
+    /// Ends the process in order.
+    pub(crate) async fn stop(&mut self) {
         let (app, stop, serving) = self.running.take().unwrap();
         stop.cancel();
         serving.await.unwrap();
         app.stop().await;
         drop(app);
-        self.open().await;
     }
 
     pub(crate) fn app(&self) -> Arc<App> {
@@ -263,7 +269,7 @@ impl Harness {
 
     /// Waits until the world is as it should be.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&mut crate::fakes::World) -> bool) {
-        for _ in 0..3000 {
+        for _ in 0..6000 {
             if holds(&mut self.registry.world()) {
                 return;
             }

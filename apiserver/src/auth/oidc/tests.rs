@@ -369,7 +369,7 @@ async fn a_silent_issuer_is_given_up_and_left_alone_for_thirty_seconds() {
     let (silent, well) = (Issuer::start(&[&signer]).await, Issuer::start(&[&signer]).await);
     silent.world().metadata = Manner::Silence;
     let rules = json!([{ "issuer": silent.url, "subjects": ["*"] }, { "issuer": well.url, "subjects": ["*"] }]);
-    let node = Node::with_rules(&rules, Duration::from_millis(300));
+    let node = Node::with_rules(&rules, Duration::from_secs(3));
     let token = signer.token(&silent.github());
     for _ in 0..3 {
         assert_eq!(code(&node.admit(&token).await), "auth-invalid");

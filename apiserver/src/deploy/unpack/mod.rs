@@ -165,7 +165,7 @@ fn unreadable(error: io::Error) -> Problem {
 }
 
 /// A failure of the disk.
-fn disk(error: io::Error) -> Problem {
+pub(super) fn disk(error: io::Error) -> Problem {
     let detail = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "the disk of the node is full: free some space under its state directory and deploy again"
