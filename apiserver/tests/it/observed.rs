@@ -2,7 +2,7 @@
 //! a request.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use http::{Method, StatusCode};
 use scafo_apiserver::surface::ROUTES;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
+use tracing::Dispatch;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::EnvFilter;
 
@@ -32,8 +33,13 @@ impl io::Write for Log {
     }
 }
 
+/// While there is one subscriber only, an event's first thread decides whether anybody wants it, and that may be the thread of another
+/// test, which has none. This one takes nothing.
+static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
+
 impl Log {
     fn listen(filter: &str) -> (Self, DefaultGuard) {
+        LazyLock::force(&ANOTHER);
         let log = Self::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
