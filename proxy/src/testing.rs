@@ -20,7 +20,7 @@ use crate::{BoxError, Forwarder, Limits, Outbound, Tunnels, Upstream};
 pub(crate) type AnyBody = BoxBody<Bytes, BoxError>;
 
 /// Longer than anything here takes, so that a hang becomes a failure.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

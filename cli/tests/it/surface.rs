@@ -2,7 +2,7 @@ use std::process::Stdio;
 
 use scafo_core::{Problem, ProblemCode};
 use serde_json::json;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 
 use crate::node::{Node, Say, state};
 use crate::run::{Home, Ran};
@@ -51,8 +51,10 @@ async fn applications_are_listed() {
 #[tokio::test]
 async fn a_node_that_is_not_there_is_a_failure_with_a_next_step() {
     let home = Home::new();
-    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let ran = home.against(&format!("http://{free}"), "status").await;
+    // Bound and not listening: connections are refused, and nobody else gets the port.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let ran = home.against(&format!("http://{}", nobody.local_addr().unwrap()), "status").await;
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("no node answers at") && ran.stderr.contains("\nhint: "), "{}", ran.all());
 

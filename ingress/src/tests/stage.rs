@@ -33,7 +33,7 @@ use crate::{
 pub(super) type AnyBody = BoxBody<Bytes, Infallible>;
 
 /// Longer than anything here takes, so that a hang becomes a failure.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
     pub(super) address: SocketAddr,

@@ -12,7 +12,7 @@ use std::{
 use command_fds::{CommandFdExt as _, FdMapping};
 use rustix::process::{Pid, Signal, kill_process};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process that does not outlive its test.
 struct Daemon(Child);

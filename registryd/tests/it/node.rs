@@ -37,7 +37,7 @@ use tonic::transport::Channel;
 use crate::supervisor::Fake;
 
 /// How long anything may take here before a test gives up; nothing waits that long when it works.
-pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 pub(crate) const SHA: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 pub(crate) struct Node {

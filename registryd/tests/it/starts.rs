@@ -72,7 +72,7 @@ async fn the_embedded_store_serves_one_node() {
     let memory = MemoryBucket::new();
     let second = memory.sibling();
     let first = Node::start_with("a", memory, |settings| settings.embedded = true);
-    until(|| async { first.state().await.ok() }).await;
+    until(|| async { first.state().await.ok()?.node }).await;
     let mut second = Node::start_with("b", second, |settings| settings.embedded = true);
     let fatal = second.end().await.unwrap_err();
     assert_eq!(fatal.exit_code(), 78);
@@ -85,7 +85,7 @@ async fn a_second_node_is_refused_while_either_has_no_address() {
         let memory = MemoryBucket::new();
         let second = memory.sibling();
         let first = Node::start_with("a", memory, |settings| settings.local_only = unset == "a");
-        until(|| async { first.state().await.ok() }).await;
+        until(|| async { first.state().await.ok()?.node }).await;
         let mut second = Node::start_with("b", second, |settings| settings.local_only = unset == "b");
         let fatal = second.end().await.unwrap_err();
         assert_eq!(fatal.exit_code(), 78);
@@ -100,7 +100,7 @@ async fn an_id_with_another_key_is_refused_for_good() {
     let memory = MemoryBucket::new();
     let second = memory.sibling();
     let first = Node::start("a", memory);
-    until(|| async { first.state().await.ok() }).await;
+    until(|| async { first.state().await.ok()?.node }).await;
     let mut second = Node::start_with("a", second, |settings| settings.node.public_key = key(99));
     let fatal = second.end().await.unwrap_err();
     assert!(matches!(&fatal, Fatal::Refused(problem) if problem.code == ProblemCode::ReferenceHeld), "{fatal}");

@@ -95,7 +95,7 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<(
 }
 
 async fn get(router: &mut RouterClient<tonic::transport::Channel>) -> Result<String, ProblemCode> {
-    let request = transport::within(Duration::from_secs(5), GetRoutingRequest::default());
+    let request = transport::within(Duration::from_secs(60), GetRoutingRequest::default());
     let answer = router.get_routing(request).await.map_err(|status| to_problem(&status).code)?;
     let chunks: Vec<_> = answer.into_inner().collect::<Vec<_>>().await;
     let compressed: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().data.to_vec()).collect();
@@ -109,7 +109,7 @@ async fn until(
     router: &mut RouterClient<tonic::transport::Channel>,
     wanted: impl Fn(&Result<String, ProblemCode>) -> bool,
 ) {
-    for _ in 0..2000 {
+    for _ in 0..6000 {
         let answer = get(router).await;
         if wanted(&answer) {
             return;

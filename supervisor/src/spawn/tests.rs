@@ -22,7 +22,7 @@ fn shell(script: &str) -> Spec {
 }
 
 async fn finished(process: &mut ProcessHandle) -> Exit {
-    tokio::time::timeout(Duration::from_secs(30), process.ended()).await.expect("it ends")
+    tokio::time::timeout(Duration::from_secs(60), process.ended()).await.expect("it ends")
 }
 
 async fn said(spec: Spec) -> String {
