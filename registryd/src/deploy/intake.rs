@@ -140,7 +140,8 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         return Err(Problem::new(ProblemCode::Immutable, "this deploy id was taken for another artifact"));
     }
     match there.state {
-        DeployState::Accepted => admit(core, there).await,
+        // In a box: with everything that may follow, this would be the largest future of the daemon.
+        DeployState::Accepted => Box::pin(admit(core, there)).await,
         // An earlier run of this call refused it and was killed before it could say so.
         DeployState::Failed if !there.admitted => {
             let detail = there.detail.unwrap_or_else(|| "this deploy was refused".to_owned());
