@@ -62,7 +62,7 @@ impl Fence {
             }
         }
         // The fleet is gone, and this goes with it.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Takes down that of these users, if it stands.
