@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -16,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::command::Launch;
-use super::fleet::{Statuses, Strays};
+use super::fleet::Statuses;
 use super::life::{CrashMark, Effect, Event, Found, LEASE_TTL, Machine};
 use super::log;
 use super::memory::Memory;
@@ -24,6 +23,7 @@ use super::past::{Kept, Moment};
 use super::probe::{self, Probed, Prober};
 use super::record::{Record, WATCH};
 use super::runtime::Runtime;
+use super::strays::Noted;
 use super::version::Version;
 use crate::manager::Bounds;
 use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
@@ -51,19 +51,14 @@ pub(super) struct Shared {
     pub(super) wanted: AtomicUsize,
     /// When the supervisor started.
     pub(super) begun: Moment,
-    /// Applications that were taken over and run as users beside the range, with those.
-    pub(super) strays: watch::Sender<Strays>,
+    pub(super) strays: Noted,
 }
 
 impl Shared {
     /// Notes whose a process is that was taken over.
     fn note_user(&self, application: &ApplicationName, pid: u32) {
-        let Some(users) = &self.launch.users else { return };
-        let own = rustix::process::getuid().as_raw();
-        if let Some(uid) = proc::user_of(pid).filter(|uid| *uid != own && !users.has(*uid)) {
-            self.strays.send_modify(|strays| {
-                strays.insert(application.clone(), uid);
-            });
+        if let (Some(users), Some(uid)) = (&self.launch.users, proc::user_of(pid)) {
+            self.strays.note(users, application, uid, rustix::process::getuid().as_raw());
         }
     }
 
@@ -337,7 +332,7 @@ impl Driver {
         self.adopted = false;
         self.started_at = None;
         self.shared.memory().release(&self.application);
-        self.shared.strays.send_if_modified(|strays| strays.remove(&self.application).is_some());
+        self.shared.strays.forget(&self.application);
         self.shared.launch.enclosure.forget(&self.application);
         Record::forget(&self.shared.launch.dirs.processes(), &self.application);
     }
@@ -414,13 +409,10 @@ impl Driver {
 
     /// A process on this data directory that no record led to. Two on one directory would destroy each other's data.
     async fn left_by_another(record: Record, uid: u32) -> Option<(Record, ProcessHandle)> {
-        let search = tokio::task::spawn_blocking(move || {
-            let owner = |watch: &Path| (*watch == record.watch).then_some(uid);
-            let pid = *proc::session_leaders_given(WATCH, owner).get(&record.watch)?;
-            Some((record, pid))
-        });
-        let (record, pid) = search.await.ok()??;
-        record.found(pid, uid)
+        let watch = record.watch.clone();
+        let search =
+            move || proc::session_leaders_given(WATCH, |given| (*given == watch).then_some(uid)).remove(&watch);
+        record.found(tokio::task::spawn_blocking(search).await.ok()??, uid)
     }
 
     fn spec(&self, program: std::path::PathBuf, version: &Version, memory_mib: u64) -> io::Result<Spec> {

@@ -25,6 +25,7 @@ use super::past::{Kept, Moment};
 use super::record::{Record, WATCH};
 use super::reload::Reload;
 use super::runtime::Runtime;
+use super::strays::{Noted, Strays};
 use crate::api::Error;
 use crate::http::Question;
 use crate::spawn::{ProcessHandle, Spawner, proc};
@@ -32,9 +33,6 @@ use crate::state::{Book, Pair, cannot_write};
 
 /// The statuses of all processes.
 pub(crate) type Statuses = BTreeMap<ApplicationName, ProcessStatus>;
-
-/// Applications that run as users of another setting of `celld.uidRange`, with those.
-pub(crate) type Strays = BTreeMap<ApplicationName, u32>;
 
 /// celld's own bound for taking a deployment is a minute; the rest is for a busy machine.
 const RELOAD_DEADLINE: Duration = Duration::from_secs(80);
@@ -132,7 +130,7 @@ impl Fleet {
             memory: Mutex::new(Memory::of_machine()),
             wanted: AtomicUsize::new(0),
             begun: Moment::now(),
-            strays: watch::Sender::default(),
+            strays: Noted::default(),
         };
         let fleet = Self { shared: Arc::new(shared), inner: Mutex::default(), belongings: Mutex::new(belongings) };
         fleet.inner().keepers.spawn(log::keep_short(state.join("logs")));
@@ -362,12 +360,12 @@ impl Fleet {
         while inner.drivers.try_join_next().is_some() {}
     }
 
-    /// The same of those that run as users beside `celld.uidRange`: what was taken over keeps its own.
+    /// Those that run as users beside `celld.uidRange`, now and later.
     pub(crate) fn strays(&self) -> watch::Receiver<Strays> {
-        self.shared.strays.subscribe()
+        self.shared.strays.watch()
     }
 
-    /// The ports of applications that are beside `celld.portRange`: they keep theirs. None is added later.
+    /// The ports of applications that are beside `celld.portRange`: they keep theirs, and nobody gets another one there.
     pub(crate) fn ports_beside_range(&self) -> BTreeSet<u16> {
         self.book().beside_range()
     }

@@ -16,11 +16,13 @@ mod probe;
 mod record;
 mod reload;
 mod runtime;
+mod strays;
 mod version;
 
 pub(crate) use belongings::Owner;
 pub(crate) use command::Launch;
-pub(crate) use fleet::{Asked, Fleet, Order, Stop, Strays};
+pub(crate) use fleet::{Asked, Fleet, Order, Stop};
 pub(crate) use reload::Reload;
 pub(crate) use runtime::Runtime;
+pub(crate) use strays::Strays;
 pub(crate) use version::Version;
