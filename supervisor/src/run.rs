@@ -1,5 +1,6 @@
 //! Running a node: start, announce, watch, and end in order.
 
+use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -41,14 +42,9 @@ const COMPLAINTS: Duration = Duration::from_secs(30);
 /// What keeps the node from running, with the next step and the exit code to end with.
 pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     let mut signals = Signals::install(options.dev.is_some())?;
-    let node = {
-        let preparing = Node::prepare(&config, &options);
-        tokio::pin!(preparing);
-        tokio::select! {
-            biased;
-            () = signals.stop() => return end_early(preparing, &mut signals).await,
-            node = &mut preparing => node?,
-        }
+    let node = match prepared(&config, &options, &mut signals).await? {
+        ControlFlow::Continue(node) => *node,
+        ControlFlow::Break(ended) => return Ok(ended),
     };
     let Node {
         dirs,
@@ -116,6 +112,21 @@ pub async fn run(config: Config, options: Options) -> Result<Ended, Error> {
     }
     drop(footprint);
     outcome.map(|()| ended)
+}
+
+/// The node, or the end of a node that was asked to end before there was one.
+async fn prepared(
+    config: &Config,
+    options: &Options,
+    signals: &mut Signals,
+) -> Result<ControlFlow<Ended, Box<Node>>, Error> {
+    let preparing = Node::prepare(config, options);
+    tokio::pin!(preparing);
+    tokio::select! {
+        biased;
+        () = signals.stop() => end_early(preparing, signals).await.map(ControlFlow::Break),
+        node = &mut preparing => Ok(ControlFlow::Continue(Box::new(node?))),
+    }
 }
 
 /// Asked to end before there was a node. A stop ends what an earlier supervisor left serving, too, and only a node that was prepared
