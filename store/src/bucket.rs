@@ -266,33 +266,10 @@ impl Walk {
     }
 }
 
-/// A listing that grows by one page at a time, for who would rather have it slowly than cause many requests at once.
-#[derive(Debug, Default)]
-pub struct Pages {
-    all: Listing,
-    walk: Walk,
-}
-
-impl Pages {
-    /// Takes one page more, as [`Walk::next`] does. Answers the whole listing with its last page, and the next call begins a new one.
-    ///
-    /// # Errors
-    /// As [`Bucket::list`].
-    pub async fn next<B: Bucket + ?Sized>(
-        &mut self,
-        bucket: &B,
-        first: ListRequest<'_>,
-    ) -> Result<Option<Listing>, Error> {
-        let Self { mut all, mut walk } = std::mem::take(self);
-        let page = match walk.next(bucket, first).await {
-            Ok(page) => page,
-            Err(error) => {
-                if error.is_transient() {
-                    *self = Self { all, walk };
-                }
-                return Err(error);
-            }
-        };
+async fn all_pages<B: Bucket + ?Sized>(bucket: &B, first: ListRequest<'_>) -> Result<Listing, Error> {
+    let (mut all, mut walk) = (Listing::default(), Walk::default());
+    loop {
+        let page = walk.next(bucket, first).await?;
         all.entries.extend(page.entries);
         all.prefixes.extend(page.prefixes);
         all.date = page.date.or(all.date);
@@ -305,17 +282,6 @@ impl Pages {
             });
         }
         if page.next.is_none() {
-            return Ok(Some(all));
-        }
-        *self = Self { all, walk };
-        Ok(None)
-    }
-}
-
-async fn all_pages<B: Bucket + ?Sized>(bucket: &B, first: ListRequest<'_>) -> Result<Listing, Error> {
-    let mut pages = Pages::default();
-    loop {
-        if let Some(all) = pages.next(bucket, first).await? {
             return Ok(all);
         }
     }

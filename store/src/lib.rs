@@ -14,7 +14,7 @@ mod s3;
 
 pub use bucket::{
     Bucket, Condition, Head, LIST_KEYS_MAX, ListRequest, Listed, Listing, OBJECT_BYTES_MAX, Object, PAGE_KEYS_MAX,
-    Page, PageToken, Pages, Put, PutOptions, Walk,
+    Page, PageToken, Put, PutOptions, Walk,
 };
 pub use error::{Cause, Error, TITLE_CONDITIONS, TITLE_ETAGS, TITLE_LISTING, TITLE_METADATA, TITLE_RANGES};
 pub use etag::{ETag, ETagForm};
