@@ -256,7 +256,7 @@ impl Removal<'_> {
             self.remove_under(&prefix).await?;
         }
         self.authorised().await?;
-        let claims = self.registry.remove_claims(name).await?;
+        let claims = self.registry.remove_claims(application).await?;
         self.tell(claims);
         self.authorised().await?;
         let key = key::application(name);

@@ -284,6 +284,35 @@ async fn a_deletion_cut_off_at_any_request_is_ended_by_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_deletion_asks_for_no_claim_but_its_own() {
+    let world = furnished().await;
+    let others = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&others);
+    world.memory.plan(move |operation| {
+        let asked = match operation {
+            Operation::Get(key) | Operation::List(key) | Operation::Put(key, _) | Operation::Delete(key) => key,
+        };
+        let own = ["_scafo/domains/shop.example.json", "_scafo/domains/shop.test.json"];
+        if asked.starts_with("_scafo/domains/") && !own.contains(&asked) {
+            seen.lock().unwrap().push(asked.to_owned());
+        }
+        None
+    });
+    delete(&world.registry, true, &Fleet::default()).await.unwrap();
+    assert_eq!(*others.lock().unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_read_stays_and_holds_up_no_deletion() {
+    let world = furnished().await;
+    let key = "_scafo/domains/shop.test.json";
+    put_raw(&world.memory, key, "unreadable").await;
+    let removed = delete(&world.registry, true, &Fleet::default()).await.unwrap();
+    assert!(!removed.iter().any(|removed| removed == key));
+    assert_eq!(left(&world), [key]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_what_has_no_application_is_swept_away() {
     let world = furnished().await;
     let registry = &world.registry;

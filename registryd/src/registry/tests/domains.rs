@@ -122,6 +122,20 @@ async fn a_claim_is_widened_and_never_narrowed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_covering_claim_meets_the_hosts_below_it_on_every_page() {
+    for taken in ["a.shop.example", "m.shop.example", "z.shop.example"] {
+        let world = World::new();
+        world.memory.set_page_keys(2);
+        applications(&world, &["shop", "other"]).await;
+        for host in ["b.example", "c.example", "n.example", "o.example", "zz.example", taken] {
+            make(&world.registry, "other", host).await.unwrap();
+        }
+        let refused = make(&world.registry, "shop", "*.shop.example").await.unwrap_err();
+        assert_eq!(refused.code, ProblemCode::ReferenceHeld, "{taken}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn claims_are_refused_by_rule() {
     let world = World::new();
     applications(&world, &["shop", "shop-pr1", "other", "blocked", "going", "full"]).await;
