@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use scafo_core::record::{DeployRecord, DeploymentRecord, NodeRecord};
 use scafo_core::{ApplicationName, DeploymentVersion, Problem, ProblemCode, Timestamp, key};
-use scafo_store::Listed;
+use scafo_store::{Listed, Walk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -53,8 +53,6 @@ pub struct Pruned {
     pub bytes: u64,
     /// Whether they are still there.
     pub dry_run: bool,
-    #[serde(skip)]
-    keys: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -96,7 +94,7 @@ impl Registry {
         let nodes = self.every_node(SERVED).await?;
         must_be_known(&nodes)?;
         let fleet = format!("{}/", key::fleet(name));
-        let deploys = self.engine().list(&format!("{fleet}deploy/")).await?.entries;
+        let there = self.deployments_there(&fleet, prune.younger_than).await?;
         let mut kept: BTreeSet<String> = nodes
             .iter()
             .flat_map(|node| &node.serving)
@@ -105,43 +103,87 @@ impl Registry {
             .collect();
         kept.extend(application.deployment.map(|published| published.version.to_string()));
         kept.extend(self.newest(name, prune.keep).await?);
-        kept.extend(self.named_by_pointers(&deploys).await?);
-        let stored = by_version(&deploys, &fleet);
-        for ((_, version), objects) in &stored {
-            if !objects.iter().all(|object| is_old(object, prune.younger_than)) {
-                kept.insert((*version).to_owned());
-            }
-        }
-        let mut pruned = Pruned { dry_run: prune.dry_run, ..Pruned::default() };
-        for ((_, version), objects) in stored.iter().filter(|((_, version), _)| !kept.contains(*version)) {
-            pruned.versions.insert((*version).to_owned());
-            objects.iter().for_each(|object| pruned.add(object));
-        }
-        let staying: Vec<&str> =
-            stored.keys().filter(|(_, version)| kept.contains(*version)).map(|(prefix, _)| prefix.as_str()).collect();
+        kept.extend(self.named_by_pointers(&there.pointers).await?);
+        let young = there.by_prefix.values().filter(|deployment| !deployment.old);
+        kept.extend(young.map(|deployment| deployment.version.clone()));
+        let (staying, going): (Vec<_>, Vec<_>) =
+            there.by_prefix.iter().partition(|(_, deployment)| kept.contains(&deployment.version));
+        let staying: Vec<&str> = staying.into_iter().map(|(prefix, _)| prefix.as_str()).collect();
         let named = self.named_by(&staying).await?;
-        let files = self.engine().list(&format!("{fleet}deploy-blobs/assets/sha256/")).await?.entries;
-        let spare = files.iter().filter(|file| !named.assets.contains(file.key.rsplit('/').next().unwrap_or_default()));
-        spare.filter(|file| is_old(file, prune.younger_than)).for_each(|file| pruned.add(file));
-        for image in deploys.iter().filter(|object| is_old(object, prune.younger_than)) {
-            let id =
-                image.key.strip_prefix(&format!("{fleet}deploy/images/")).and_then(|file| file.strip_suffix(".tar"));
-            if id.is_some_and(|id| !id.contains('/') && !named.manifests.iter().any(|manifest| manifest.contains(id))) {
-                pruned.add(image);
-            }
-        }
+        // From here on nothing is read that could be other than expected.
+        let mut pruned = Pruned { dry_run: prune.dry_run, ..Pruned::default() };
+        pruned.versions = going.iter().map(|(_, deployment)| deployment.version.clone()).collect();
+        let going: BTreeSet<&str> = going.into_iter().map(|(prefix, _)| prefix.as_str()).collect();
         if !prune.dry_run {
-            self.remove_pruned(name, &pruned).await?;
+            self.remove_records(name, &pruned.versions).await?;
         }
+        let spare = |object: &Listed| match of_deployment(&object.key, &fleet) {
+            Some((prefix, _)) => going.contains(prefix),
+            None => image(&object.key, &fleet)
+                .is_some_and(|id| !named.manifests.iter().any(|manifest| manifest.contains(id))),
+        };
+        let old = |object: &Listed| is_old(object, prune.younger_than);
+        self.remove_where(&format!("{fleet}deploy/"), &mut pruned, |object| old(object) && spare(object)).await?;
+        let spare = |file: &Listed| !named.assets.contains(file.key.rsplit('/').next().unwrap_or_default());
+        let files = format!("{fleet}deploy-blobs/assets/sha256/");
+        self.remove_where(&files, &mut pruned, |file| old(file) && spare(file)).await?;
         Ok(pruned)
     }
 
+    /// What a walk over the deployments of a fleet shows, however many objects they have.
+    async fn deployments_there(&self, fleet: &str, younger_than: Duration) -> Result<There, Problem> {
+        let (mut there, mut walk) = (There::default(), Walk::default());
+        loop {
+            let page = self.engine().page(&mut walk, &format!("{fleet}deploy/")).await?;
+            for object in &page.entries {
+                if object.key.ends_with("/current.json") {
+                    there.pointers.push(object.key.clone());
+                }
+                let Some((prefix, version)) = of_deployment(&object.key, fleet) else { continue };
+                let old = is_old(object, younger_than);
+                match there.by_prefix.get_mut(prefix) {
+                    Some(deployment) => deployment.old &= old,
+                    None => {
+                        let deployment = Written { version: version.to_owned(), old };
+                        there.by_prefix.insert(prefix.to_owned(), deployment);
+                    }
+                }
+            }
+            if page.next.is_none() {
+                return Ok(there);
+            }
+        }
+    }
+
+    /// Removes what is `spare` under a prefix, page by page, or only counts it.
+    async fn remove_where(
+        &self,
+        prefix: &str,
+        pruned: &mut Pruned,
+        spare: impl Fn(&Listed) -> bool + Send + Sync,
+    ) -> Result<(), Problem> {
+        let mut walk = Walk::default();
+        loop {
+            let page = self.engine().page(&mut walk, prefix).await?;
+            let last = page.next.is_none();
+            let spare: Vec<Listed> = page.entries.into_iter().filter(&spare).collect();
+            pruned.objects += spare.len();
+            pruned.bytes += spare.iter().map(|object| object.size).sum::<u64>();
+            if !pruned.dry_run {
+                let keys: Vec<String> = spare.into_iter().map(|object| object.key).collect();
+                self.engine().delete_many(&Intent::new(), &keys).await?;
+            }
+            if last {
+                return Ok(());
+            }
+        }
+    }
+
     /// The records first: one that is gone is named by nobody, and what it named goes with the next call at the latest.
-    async fn remove_pruned(&self, name: &ApplicationName, pruned: &Pruned) -> Result<(), Problem> {
-        let versions = pruned.versions.iter().filter_map(|version| version.parse::<DeploymentVersion>().ok());
+    async fn remove_records(&self, name: &ApplicationName, versions: &BTreeSet<String>) -> Result<(), Problem> {
+        let versions = versions.iter().filter_map(|version| version.parse::<DeploymentVersion>().ok());
         let records: Vec<String> = versions.map(|version| key::deployment(name, &version)).collect();
-        self.engine().delete_many(&Intent::new(), &records).await?;
-        self.engine().delete_many(&Intent::new(), &pruned.keys).await
+        self.engine().delete_many(&Intent::new(), &records).await
     }
 
     async fn must_be_quiet(&self, name: &ApplicationName) -> Result<(), Problem> {
@@ -179,10 +221,10 @@ impl Registry {
     }
 
     /// The versions that celld's pointers name: the one of the fleet, and those of scripts that serve others.
-    async fn named_by_pointers(&self, deploys: &[Listed]) -> Result<Vec<String>, Problem> {
+    async fn named_by_pointers(&self, pointers: &[String]) -> Result<Vec<String>, Problem> {
         let mut versions = Vec::new();
-        for listed in deploys.iter().filter(|listed| listed.key.ends_with("/current.json")) {
-            versions.push(self.read::<Names>(&listed.key, MANIFEST_BYTES_MAX).await?.0.version);
+        for key in pointers {
+            versions.push(self.read::<Names>(key, MANIFEST_BYTES_MAX).await?.0.version);
         }
         Ok(versions)
     }
@@ -220,12 +262,19 @@ struct Named {
     manifests: Vec<String>,
 }
 
-impl Pruned {
-    fn add(&mut self, object: &Listed) {
-        self.keys.push(object.key.clone());
-        self.objects += 1;
-        self.bytes += object.size;
-    }
+/// What there is of an application's deployments.
+#[derive(Debug, Default)]
+struct There {
+    by_prefix: BTreeMap<String, Written>,
+    /// Keys of celld's pointers.
+    pointers: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Written {
+    version: String,
+    /// Whether all of its objects are old enough to go.
+    old: bool,
 }
 
 /// Refuses a fleet in which a celld runs that was not looked at.
@@ -247,18 +296,19 @@ pub(super) fn must_be_known(nodes: &[NodeRecord]) -> Result<(), Problem> {
     }
 }
 
-/// The objects of deployments by their prefix and version: `deploy/<script>/<version>/…`. What queues read is none of it.
-fn by_version<'a>(deploys: &'a [Listed], fleet: &str) -> BTreeMap<(String, &'a str), Vec<&'a Listed>> {
-    let mut all: BTreeMap<(String, &str), Vec<&Listed>> = BTreeMap::new();
-    for object in deploys {
-        let mut parts = object.key.strip_prefix(fleet).unwrap_or_default().split('/').skip(1);
-        let (Some(script), Some(version), Some(_)) = (parts.next(), parts.next(), parts.next()) else { continue };
-        if script != "queues" && script != "images" {
-            let prefix = format!("{fleet}deploy/{script}/{version}/");
-            all.entry((prefix, version)).or_default().push(object);
-        }
-    }
-    all
+/// The prefix and the version of the deployment that an object belongs to: `deploy/<script>/<version>/…`. What queues read is
+/// none of it.
+fn of_deployment<'a>(key: &'a str, fleet: &str) -> Option<(&'a str, &'a str)> {
+    let below = key.strip_prefix(fleet)?.strip_prefix("deploy/")?;
+    let (script, rest) = below.split_once('/')?;
+    let (version, object) = rest.split_once('/')?;
+    (script != "queues" && script != "images").then(|| (&key[..key.len() - object.len()], version))
+}
+
+/// The id of the image that an object is.
+fn image<'a>(key: &'a str, fleet: &str) -> Option<&'a str> {
+    let id = key.strip_prefix(fleet)?.strip_prefix("deploy/images/")?.strip_suffix(".tar")?;
+    (!id.contains('/')).then_some(id)
 }
 
 /// Whether an object is older than `age` by the store's own clock; one of unknown age is not.
@@ -277,7 +327,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use scafo_store::{Bucket as _, Fault, MemoryBucket};
+    use scafo_store::{Bucket as _, Fault, LIST_KEYS_MAX, MemoryBucket};
     use tokio::sync::Notify;
 
     use super::*;
@@ -315,6 +365,7 @@ mod tests {
     /// celld keeps.
     async fn world() -> World {
         let world = World::new();
+        world.memory.set_page_keys(5);
         let at = |days: i64| Timestamp::from_millis(1_800_000_000_000 + days * 86_400_000);
         world.memory.set_now(at(0));
         world.registry.create_application(&shop()).await.unwrap();
@@ -369,6 +420,23 @@ mod tests {
             0,
             "there is nothing left to do"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prune_goes_through_more_than_a_listing_holds() {
+        let world = world().await;
+        world.memory.set_page_keys(1000);
+        let at = |days: i64| Timestamp::from_millis(1_800_000_000_000 + days * 86_400_000);
+        world.memory.set_now(at(0));
+        for number in 0..=LIST_KEYS_MAX {
+            put_raw(&world.memory, &format!("fleets/shop/deploy-blobs/assets/sha256/bb/{number}"), "x").await;
+        }
+        world.memory.set_now(at(40));
+        world.registry.freeze("op", None).await.unwrap();
+        let done = world.registry.prune_deployments(&prune(&shop())).await.unwrap();
+        assert!(done.objects > LIST_KEYS_MAX && done.versions.len() == 2, "{done:?}");
+        assert_eq!(world.memory.keys("fleets/shop/deploy-blobs/assets/sha256/bb/"), Vec::<String>::new());
+        assert_eq!(world.memory.keys("fleets/shop/deploy-blobs/assets/sha256/aa/").len(), 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use scafo_core::{
     key::prefix,
     record::{Rest, V1, to_bytes},
 };
-use scafo_store::OBJECT_BYTES_MAX;
+use scafo_store::{LIST_KEYS_MAX, OBJECT_BYTES_MAX, Walk};
 use serde::{Deserialize, Serialize};
 
 use super::StorageKey;
@@ -81,12 +81,17 @@ pub async fn stat(registry: &Registry, key: &StorageKey) -> Result<Stat, Problem
     if let Some((value, modified)) = open(registry, key).await? {
         return Ok(Stat { key: name, modified: Some(modified), size: value.len() as u64, is_terminal: true });
     }
-    // Whole, and only what is a key, as a listing sees it.
-    let beneath = registry.engine().list(&key.beneath()).await?.entries;
-    if beneath.iter().any(|listed| StorageKey::of_object(&listed.key).is_some()) {
-        return Ok(Stat { key: name, modified: None, size: 0, is_terminal: false });
+    // Only what is a key, as a listing sees it; the first one tells.
+    let (beneath, mut walk) = (key.beneath(), Walk::default());
+    loop {
+        let page = registry.engine().page(&mut walk, &beneath).await?;
+        if page.entries.iter().any(|listed| StorageKey::of_object(&listed.key).is_some()) {
+            return Ok(Stat { key: name, modified: None, size: 0, is_terminal: false });
+        }
+        if page.next.is_none() {
+            return Err(absent(key));
+        }
     }
-    Err(absent(key))
 }
 
 /// Removes a key and everything beneath it.
@@ -95,28 +100,47 @@ pub async fn stat(registry: &Registry, key: &StorageKey) -> Result<Stat, Problem
 /// `not-found` where there is nothing; store errors, after which a repeat goes on.
 pub async fn delete(registry: &Registry, key: &StorageKey) -> Result<(), Problem> {
     let engine = registry.engine();
-    let mut keys: Vec<String> =
-        engine.list(&key.beneath()).await?.entries.into_iter().map(|listed| listed.key).collect();
+    let (beneath, mut walk) = (key.beneath(), Walk::default());
+    let mut found = false;
+    loop {
+        let page = engine.page(&mut walk, &beneath).await?;
+        let keys: Vec<String> = page.entries.into_iter().map(|listed| listed.key).collect();
+        found |= !keys.is_empty();
+        engine.delete_many(&Intent::new(), &keys).await?;
+        if page.next.is_none() {
+            break;
+        }
+    }
     if engine.exists(&key.object()).await? {
-        keys.push(key.object());
+        engine.delete(&Intent::new(), &key.object()).await?;
+        found = true;
     }
-    if keys.is_empty() {
-        return Err(absent(key));
-    }
-    engine.delete_many(&Intent::new(), &keys).await
+    if found { Ok(()) } else { Err(absent(key)) }
 }
 
 /// Keys at or under a prefix, sorted: everything, or the immediate children once each. `None` lists from the root.
 ///
 /// # Errors
-/// `not-found` where there is none; store errors, which are never mistaken for that.
+/// `not-found` where there is none; `store-nonconforming` for more than [`LIST_KEYS_MAX`] keys; store errors, which are never
+/// mistaken for that.
 pub async fn list(registry: &Registry, key: Option<&StorageKey>, recursive: bool) -> Result<Vec<String>, Problem> {
     let engine = registry.engine();
     let beneath = key.map_or_else(|| prefix::TLS_OBJECTS.to_owned(), StorageKey::beneath);
     // Whole even for one level: stores that keep directories go on naming those in which nothing is left.
-    let listing = engine.list(&beneath).await?;
-    let all = listing.entries.iter().filter(|listed| StorageKey::of_object(&listed.key).is_some());
-    let mut keys: BTreeSet<String> = all.filter_map(|listed| child(&listed.key, &beneath, recursive)).collect();
+    let (mut keys, mut walk) = (BTreeSet::new(), Walk::default());
+    loop {
+        let page = engine.page(&mut walk, &beneath).await?;
+        let all = page.entries.iter().filter(|listed| StorageKey::of_object(&listed.key).is_some());
+        keys.extend(all.filter_map(|listed| child(&listed.key, &beneath, recursive)));
+        if keys.len() > LIST_KEYS_MAX {
+            let detail =
+                format!("there are more than {LIST_KEYS_MAX} keys, which is the most of one answer: ask for a part");
+            return Err(Problem::new(ProblemCode::StoreNonconforming, detail));
+        }
+        if page.next.is_none() {
+            break;
+        }
+    }
     if let Some(key) = key
         && engine.exists(&key.object()).await?
     {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use scafo_core::{NodeId, Problem, ProblemCode};
-use scafo_store::{Bucket as _, Fault, MemoryBucket, Operation};
+use scafo_store::{Bucket as _, Fault, LIST_KEYS_MAX, MemoryBucket, Operation};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -443,4 +443,21 @@ fn an_owner_is_a_short_visible_text() {
     for bad in ["a b", "ä", "a\n", &"x".repeat(129)] {
         assert_eq!(code(LockOwner::parse(bad)), ProblemCode::InvalidInput);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_level_and_a_stat_tell_does_not_depend_on_how_much_lies_below() {
+    let world = World::new();
+    for number in 0..=LIST_KEYS_MAX {
+        put_raw(&world.memory, &format!("_scafo/tls/objects/many/{}/{number}", number % 2), "{}").await;
+    }
+    let many = key("many");
+    assert_eq!(list(&world.registry, None, false).await.unwrap(), ["many"]);
+    assert_eq!(list(&world.registry, Some(&many), false).await.unwrap(), ["many/0", "many/1"]);
+    assert_eq!(code(list(&world.registry, Some(&many), true).await), ProblemCode::StoreNonconforming);
+    let before = world.memory.requests();
+    assert!(!stat(&world.registry, &many).await.unwrap().is_terminal);
+    assert_eq!(world.memory.requests() - before, 2, "the key itself, and one page");
+    delete(&world.registry, &many).await.unwrap();
+    assert_eq!(world.memory.keys(""), Vec::<String>::new());
 }
