@@ -32,8 +32,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const LEASE_AGE: Duration = Duration::from_secs(15);
 /// Largest lease of celld that is read.
 const LEASE_BYTES_MAX: u64 = 1 << 20;
-/// Keys that are told one by one; some 100 bytes each.
-const TOLD_MAX: usize = 100_000;
+/// Bytes of keys that are told one by one, as JSON: a hundred thousand of 120 bytes.
+pub const TOLD_BYTES_MAX: usize = 12 << 20;
 
 /// What the fleet does right now, as far as a bucket does not show it.
 #[async_trait]
@@ -71,20 +71,20 @@ impl std::fmt::Debug for Deletion<'_> {
 }
 
 impl Registry {
-    /// Deletes an application. Answers the keys that were removed by this call, sorted; beyond [`TOLD_MAX`] they are gone
-    /// and not told.
+    /// Deletes an application. Answers the keys that were removed by this call, sorted; beyond [`TOLD_BYTES_MAX`] they
+    /// are gone and not told.
     ///
     /// # Errors
     /// `not-found`; `reference-held` while it is neither retired for the whole [`GRACE`] nor forced nor being deleted
     /// already; `draining` naming what still runs after two minutes; `lease-lost` when this node steps down; store errors.
     /// After all but the first two a repeated call goes on.
     pub async fn delete_application(&self, deletion: &Deletion<'_>) -> Result<Vec<String>, Problem> {
-        let mut removal = Removal { registry: self, deletion, intent: deletion.intent(), removed: Vec::new() };
+        let mut removal = Removal { registry: self, deletion, intent: deletion.intent(), told: Told::default() };
         let application = self.mark_deleting(deletion).await?;
         let noticed = removal.stop_placing().await?;
         removal.wait_for_quiet(noticed).await?;
         removal.remove_everything(&application).await?;
-        let mut removed = removal.removed;
+        let mut removed = removal.told.keys;
         removed.sort();
         removed.dedup();
         Ok(removed)
@@ -168,7 +168,26 @@ struct Removal<'a> {
     registry: &'a Registry,
     deletion: &'a Deletion<'a>,
     intent: Intent,
-    removed: Vec<String>,
+    told: Told,
+}
+
+/// Keys to tell, no more than an answer takes.
+#[derive(Default)]
+struct Told {
+    keys: Vec<String>,
+    /// Of the keys as JSON, with the commas.
+    bytes: usize,
+}
+
+impl Told {
+    fn add(&mut self, key: String) {
+        // A key that cannot be written as JSON is none that could be told.
+        let Ok(text) = serde_json::to_string(&key) else { return };
+        self.bytes = self.bytes.saturating_add(text.len() + 1);
+        if self.bytes <= TOLD_BYTES_MAX {
+            self.keys.push(key);
+        }
+    }
 }
 
 impl Removal<'_> {
@@ -293,8 +312,7 @@ impl Removal<'_> {
     }
 
     fn tell(&mut self, keys: impl IntoIterator<Item = String>) {
-        let room = TOLD_MAX.saturating_sub(self.removed.len());
-        self.removed.extend(keys.into_iter().take(room));
+        keys.into_iter().for_each(|key| self.told.add(key));
     }
 
     async fn authorised(&self) -> Result<(), Problem> {
@@ -310,4 +328,25 @@ pub(super) fn belongs(object: &str, name: &ApplicationName) -> bool {
     single.iter().any(|own| own == object)
         || many.iter().any(|prefix| object.starts_with(prefix.as_str()))
         || object.starts_with(key::prefix::DOMAINS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_a_deletion_has_room_in_an_answer_whatever_the_keys_are() {
+        for key in ["fleets/shop/k".to_owned(), "x".repeat(900), "\"\\\u{1}ä".repeat(200)] {
+            let mut told = Told::default();
+            for _ in 0..1_000_000 {
+                if told.bytes > TOLD_BYTES_MAX {
+                    break;
+                }
+                told.add(key.clone());
+            }
+            assert!(told.bytes > TOLD_BYTES_MAX && !told.keys.is_empty());
+            let answer = serde_json::to_vec(&told.keys).unwrap();
+            assert!(answer.len() <= TOLD_BYTES_MAX + 2, "{}", answer.len());
+        }
+    }
 }

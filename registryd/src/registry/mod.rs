@@ -44,7 +44,7 @@ pub use applications::Pointer;
 pub use cache::{Cache, Read, Refreshed};
 pub use claims::DOMAINS_MAX;
 pub use clock::{Clock, Mono, SystemClock, TokioClock};
-pub use deletion::{Deletion, GRACE, Surroundings};
+pub use deletion::{Deletion, GRACE, Surroundings, TOLD_BYTES_MAX};
 pub use domains::{Domain, NewClaim};
 pub use drain::{DrainRequest, Life};
 pub use engine::{Changed, Engine, Guard, Intent, Step, Stored};

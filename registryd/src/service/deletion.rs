@@ -28,7 +28,7 @@ use crate::coordinator::driver::standing;
 use crate::coordinator::{Holder, Lead};
 use crate::daemon::Core;
 use crate::node::wake::{Look, seen};
-use crate::registry::{Deletion, Surroundings};
+use crate::registry::{Deletion, Surroundings, TOLD_BYTES_MAX};
 
 /// How long all of it may take: what the caller gives us, less the way there.
 pub(super) const LIMIT: Duration = Duration::from_secs(152);
@@ -36,8 +36,9 @@ pub(super) const LIMIT: Duration = Duration::from_secs(152);
 const FORWARD: Duration = Duration::from_secs(150);
 /// How long making a connection to another node may take.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Largest answer that is passed on: a hundred thousand keys of 160 bytes.
+/// Largest answer that is passed on.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+const _: () = assert!(TOLD_BYTES_MAX + 1024 < ANSWER_BYTES_MAX, "what a deletion tells and its frame are passed on");
 /// Passes of the reconcile loop within which a node has noticed that a placement is gone: one may have begun just before.
 const PASSES: u32 = 2;
 
