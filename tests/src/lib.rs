@@ -13,6 +13,7 @@ pub mod node;
 pub mod process;
 pub mod project;
 pub mod stores;
+pub mod uml;
 pub mod wait;
 
 pub use api::Api;

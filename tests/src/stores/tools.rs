@@ -13,7 +13,11 @@ pub fn find(name: &str) -> PathBuf {
     path
 }
 
-fn root() -> PathBuf {
+/// The directory with everything that was installed.
+///
+/// # Panics
+/// When nothing says where that is.
+pub fn root() -> PathBuf {
     let of = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = || of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
     let tools = of("SCAFO_TOOLS").or_else(|| Some(cache()?.join("scafo/tools")));

@@ -39,7 +39,9 @@ fn seconds() -> u64 {
 async fn whatever_dies_only_what_it_held_is_lost_and_nothing_is_left() {
     let seed = std::env::var("SCAFO_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
     eprintln!("SCAFO_TEST_SEED={seed}");
-    eprintln!("SKIPPED: steps of the clock, because this machine has one clock for everybody on it");
+    eprintln!(
+        "no steps of the clock, which everybody on this machine reads: the tests of confinement have them, on a machine of their own"
+    );
     let disk = Arc::new(Disk::new());
     let subject = Subject::start(&disk).await;
     let before = subject.descriptors();

@@ -3,7 +3,9 @@
 // Code of tests: a panic is how it says what is wrong.
 #![allow(clippy::panic)]
 
+mod clock;
 mod hogs;
+mod unified;
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
