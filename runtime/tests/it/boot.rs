@@ -10,11 +10,11 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::harness::{Node, World, eventually, post};
+use crate::harness::{Node, World, eventually, own_address, post};
 
-/// A port that was free a moment ago.
+/// A port that is free and stays so.
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind((own_address(), 0)).unwrap().local_addr().unwrap()
 }
 
 #[test]

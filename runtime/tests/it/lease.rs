@@ -88,7 +88,7 @@ fn a_second_process_under_the_same_name_fences_the_first() {
 #[test]
 fn a_store_that_goes_away_fences_when_the_lease_lapses() {
     let world = World::new();
-    let mut node = serving(&world, &[("CELLD_TTL_MS", "1500")]);
+    let mut node = serving(&world, &[TTL]);
     let World { bucket, directory } = world;
     drop(bucket);
     assert_fenced(&mut node);

@@ -67,28 +67,35 @@ fn a_request_body_beyond_the_limit_is_refused() {
 
 #[test]
 fn an_answer_is_passed_on_while_it_is_made() {
-    let script = "export default { fetch() { const { readable, writable } = new TransformStream(); \
+    let script = "export default { fetch(request) { const { readable, writable } = new TransformStream(); \
         const writer = writable.getWriter(); const text = new TextEncoder(); \
+        const pause = Number(new URL(request.url).pathname.slice(1)); \
         (async () => { await writer.write(text.encode('first')); \
-            await new Promise((resolve) => { globalThis.go = resolve; setTimeout(resolve, 2000); }); \
+            await new Promise((resolve) => setTimeout(resolve, pause)); \
             await writer.write(text.encode('second')); await writer.close(); })(); \
         return new Response(readable); } };";
     let world = World::new();
     world.deploy(&world.project(script, ""));
     let node = world.node(&[]);
-    let mut stream = TcpStream::connect(node.public()).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: shop.test\r\nConnection: close\r\n\r\n").unwrap();
-    let mut seen = String::new();
-    let mut buffer = [0; 4096];
-    while !seen.contains("first") {
-        let read = stream.read(&mut buffer).unwrap();
-        assert_ne!(read, 0, "{seen}");
-        seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
-    }
-    assert!(!seen.contains("second"), "nothing is held back until the end");
-    stream.read_to_string(&mut seen).unwrap();
-    assert!(seen.contains("second"));
+    // A busy machine may look only when both are there.
+    let passed_on = [1_000, 5_000, 25_000].into_iter().any(|pause| {
+        let mut stream = TcpStream::connect(node.public()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let request = format!("GET /{pause} HTTP/1.1\r\nHost: shop.test\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut seen = String::new();
+        let mut buffer = [0; 4096];
+        while !seen.contains("first") {
+            let read = stream.read(&mut buffer).unwrap();
+            assert_ne!(read, 0, "{seen}");
+            seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+        let apart = !seen.contains("second");
+        stream.read_to_string(&mut seen).unwrap();
+        assert!(seen.contains("second"), "{seen}");
+        apart
+    });
+    assert!(passed_on, "it is held back until the end");
 }
 
 #[test]
@@ -277,7 +284,7 @@ fn a_workerd_that_answers_nothing_any_more_is_started_again() {
     let first = node.children("workerd");
     let stuck = request(node.public(), "POST", "/loop", "", "x").unwrap();
     assert_eq!(stuck.status, 502, "what was under way is lost: {stuck:?}");
-    assert_eq!(node.get("/").body, "fine");
+    eventually("it answers again", || (node.get("/").body == "fine").then_some(()));
     assert_ne!(node.children("workerd"), first);
 }
 

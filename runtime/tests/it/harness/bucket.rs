@@ -10,7 +10,7 @@ use std::{
 use scafo_core::settings::{BucketAccess, Secret};
 use scafo_store::{Bucket as _, PutOptions, S3Bucket};
 
-use super::eventually;
+use super::{eventually, own_address};
 
 pub(crate) struct Bucket {
     pub endpoint: String,
@@ -25,7 +25,7 @@ impl Bucket {
 
     pub(crate) fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (process, endpoint) = listening(directory.path(), "127.0.0.1:0");
+        let (process, endpoint) = listening(directory.path(), &format!("{}:0", own_address()));
         Self { endpoint, process, directory }
     }
 

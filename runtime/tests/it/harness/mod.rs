@@ -6,8 +6,10 @@ mod node;
 
 use std::{
     collections::BTreeMap,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::{Command, Output},
+    sync::atomic::{AtomicU8, Ordering},
     time::{Duration, Instant},
 };
 
@@ -17,6 +19,13 @@ pub(crate) use node::{Node, is_alive};
 
 /// How long anything may take that should take a moment. A loaded machine takes some seconds; only a hang takes this long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// A loopback address that nobody else binds or calls from: a port of it stays free while nobody has it.
+pub(crate) fn own_address() -> Ipv4Addr {
+    static GIVEN: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, high.max(1), low, GIVEN.fetch_add(1, Ordering::Relaxed))
+}
 
 /// Asks until there is an answer.
 #[track_caller]
@@ -52,6 +61,8 @@ impl World {
                 ("CELLD_WATCH", path("watch")),
                 ("CELLD_ASSET_CACHE_DIR", path("assets")),
                 ("CELLD_STANDIN_EMBEDDED", "1".to_owned()),
+                // A test that does not ask for it finds nothing done by a poll in the middle of it.
+                ("CELLD_DEPLOY_POLL_S", "86400".to_owned()),
                 ("CELLD_BUCKET", format!("{}/fleets/shop", Bucket::NAME)),
                 ("S3_ENDPOINT", self.bucket.endpoint.clone()),
                 ("AWS_ACCESS_KEY_ID", Bucket::KEY.to_owned()),
