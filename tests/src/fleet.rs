@@ -27,6 +27,9 @@ const QUICK: [(&str, &str); 5] = [
     ("SCAFO_INGRESS_HOLD", "5s"),
 ];
 
+/// For fleets whose nodes all stay or say that they go: on a busy machine nobody takes one that is only slow for dead.
+pub const PATIENT: [(&str, &str); 2] = [("SCAFO_NODE_LIVENESS", "120s"), ("SCAFO_LEASE_TTL", "15s")];
+
 /// The same timings as they are when nobody says otherwise.
 pub const DEFAULTS: [(&str, &str); 5] = [
     ("SCAFO_LEASE_TTL", "15s"),

@@ -3,10 +3,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde::Deserialize;
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
@@ -14,11 +15,13 @@ use tokio::process::{Child, Command};
 use crate::{Api, process, wait};
 
 /// How long a node may take to be ready. It takes about a second; CI machines are shared.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long a node may take to end: the drain of its applications and some.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(120);
 /// How long one command may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+const COMMAND_LIMIT: Duration = Duration::from_secs(240);
+/// How long a node's own ingress may take to hear of a change. It asks four times a second; CI machines are shared.
+const INGRESS_LIMIT: Duration = Duration::from_secs(60);
 
 /// The line that `scafo dev --json` prints.
 #[derive(Debug, Clone, Deserialize)]
@@ -61,6 +64,10 @@ pub struct Pids {
 /// The daemons that the supervisor restarts, by executable.
 pub const DAEMONS: [&str; 5] =
     ["scafo-registryd", "scafo-routerd", "scafo-apiserver", "scafo-bucketd", "scafo-ingressd"];
+
+/// For nodes whose bucket is killed while they serve: a busy machine may take longer to start it again than the leases of applications
+/// live, and then they end, and rightly so.
+pub const LONG_LEASES: (&str, &str) = ("SCAFO_CELLD_ENV", "CELLD_TTL_MS=120000");
 
 /// Where a node runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,9 +123,14 @@ pub struct Node {
 impl Node {
     /// Starts a node with a state directory of its own.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// The same with more environment.
+    pub async fn start_with(environment: &[(&str, &str)]) -> Self {
         let dir = TempDir::new().expect("a temporary directory");
         let state = dir.path().join("state");
-        let mut node = Self::start_in(&state, &[]).await;
+        let mut node = Self::start_in(&state, environment).await;
         node._dir = Some(dir);
         node
     }
@@ -193,7 +205,8 @@ impl Node {
         run(scafo().args(args).arg("--state-dir").arg(&self.state)).await
     }
 
-    /// Deploys a directory with the command line and waits for its end.
+    /// Deploys a directory with the command line and waits for its end, and until it is served through the node's ingress: the
+    /// command waits for that as well, but gives it up sooner than a busy machine may need.
     ///
     /// # Panics
     /// When the deploy fails.
@@ -201,7 +214,30 @@ impl Node {
         let output = self.scafo([OsStr::new("deploy"), project.as_os_str()]).await;
         let text = both(&output);
         assert!(output.status.success(), "deploy of {} failed: {text}\n{}", project.display(), self.log());
+        let began = Instant::now();
+        // What comes next says what is wrong when it never hears of it.
+        while self.ingress_is_behind().await && began.elapsed() < INGRESS_LIMIT {
+            wait::moment().await;
+        }
         text
+    }
+
+    /// Whether the node's ingress knows another number of hosts than the node's document names. Asking for a host itself would be
+    /// a request that a test did not mean to make.
+    async fn ingress_is_behind(&self) -> bool {
+        let named = async {
+            let document: Value = self.api().ingress("/v1/ingress/routes").send().await.ok()?.json().await.ok()?;
+            let api = document["api"]["hosts"].as_array().map_or(0, Vec::len);
+            Some(document["routes"].as_array()?.len() + api)
+        };
+        let known = async {
+            let url = format!("{}/.well-known/scafo-ingress/health", self.dev.ingress);
+            let request = crate::load::client().get(url).header("host", "scafo-ingressd.invalid");
+            let health: Value = request.send().await.ok()?.json().await.ok()?;
+            usize::try_from(health["hosts"].as_u64()?).ok()
+        };
+        let (named, known) = tokio::join!(named, known);
+        named.is_none() || named != known
     }
 
     /// The host of an application.
@@ -233,7 +269,7 @@ impl Node {
         let old = self.daemon(name).unwrap_or_else(|| panic!("{name} runs"));
         process::signal(old.pid, Signal::SIGKILL);
         // Each of ten kills doubles the pause, to 30 s.
-        wait::until(&format!("another {name}"), Duration::from_secs(90), || async {
+        wait::until(&format!("another {name}"), Duration::from_secs(120), || async {
             self.daemon(name).filter(|new| new.pid != old.pid)
         })
         .await;

@@ -12,7 +12,7 @@ use crate::stores::leash::Leash;
 use crate::stores::{free_ports, tools};
 use crate::{process, wait};
 
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(60);
 const START_TRIES: u32 = 3;
 
 /// A running authority.

@@ -71,7 +71,7 @@ impl FakeNode {
     /// Waits until several polls have been answered since now: then one at least was asked after what was set before.
     pub async fn polled(&self) {
         let before = self.shared.polls.load(Ordering::Relaxed);
-        wait::until("polls", Duration::from_secs(30), || async {
+        wait::until("polls", Duration::from_secs(60), || async {
             (self.shared.polls.load(Ordering::Relaxed) >= before + 3).then_some(())
         })
         .await;

@@ -97,16 +97,16 @@ mod tests {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo pid $$; exec sleep 600"]);
         let leash = Leash::start(&command, &dir.path().join("log"));
-        let pid: u32 = leash.said("pid ", Duration::from_secs(10)).await.parse().unwrap();
+        let pid: u32 = leash.said("pid ", Duration::from_secs(60)).await.parse().unwrap();
         assert!(!leash.ended() && process::read(pid).is_some());
         drop(leash);
-        wait::until("its end", Duration::from_secs(10), || async { process::read(pid).is_none().then_some(()) }).await;
+        wait::until("its end", Duration::from_secs(60), || async { process::read(pid).is_none().then_some(()) }).await;
     }
 
     #[tokio::test]
     async fn an_end_of_its_own_is_seen() {
         let dir = tempfile::tempdir().unwrap();
         let leash = Leash::start(&Command::new("/bin/false"), &dir.path().join("log"));
-        wait::until("its end", Duration::from_secs(10), || async { leash.ended().then_some(()) }).await;
+        wait::until("its end", Duration::from_secs(60), || async { leash.ended().then_some(()) }).await;
     }
 }

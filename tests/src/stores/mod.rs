@@ -3,11 +3,13 @@
 pub(crate) mod leash;
 pub mod tools;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use scafo_core::settings::{BucketAccess, Secret};
@@ -206,14 +208,19 @@ fn write_config(path: &Path) {
     serde_json::to_writer(file, &config).expect("a small file");
 }
 
-/// Ports that nobody has at this moment, below those that the kernel gives to outgoing connections: one of these could take
-/// a port away before the store has it.
+/// Ports that nobody has at this moment, and that nobody else of this process is given: some wait for long until they are used. They
+/// are none of those that the kernel gives to outgoing connections, nor of those that nodes give to their applications.
 pub(crate) fn free_ports<const N: usize>() -> [u16; N] {
-    let free = || {
-        let mut tries = std::iter::repeat_with(|| rand::random_range(10_000..32_768_u16)).take(1_000);
-        tries.find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()).expect("a free port")
-    };
-    // Held together, so that they differ.
-    let held = [(); N].map(|()| free());
-    held.map(|listener| listener.local_addr().expect("it is bound").port())
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+    [(); N].map(|()| {
+        // Below the ranges of fleets ([`crate::fleet`]), and between these and the usual range of a node.
+        let any =
+            || if rand::random() { rand::random_range(10_000..12_000) } else { rand::random_range(22_000..24_000) };
+        let mut tries = std::iter::repeat_with(any).take(10_000).filter(|port| !given.contains(port));
+        let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        let port = tries.find(free).expect("a free port");
+        given.insert(port);
+        port
+    })
 }

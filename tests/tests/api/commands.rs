@@ -5,13 +5,13 @@ use std::process::Output;
 use std::time::Duration;
 
 use scafo_store::{Bucket as _, PutOptions};
-use scafo_tests::fleet::Fleet;
+use scafo_tests::fleet::{Fleet, PATIENT};
 use scafo_tests::node::{both, run, scafo};
 use scafo_tests::{Node, Project, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// Somebody with the bucket's credentials and a directory of his own.
 struct Person<'a> {
@@ -65,7 +65,7 @@ async fn answers(node: &Node, expected: Option<&str>) {
 #[tokio::test]
 async fn what_is_done_on_the_bucket_itself_reaches_every_node_at_once() {
     // Without the change hint it would be a quarter of an hour until the next full look.
-    let fleet = Fleet::new(&[]).await;
+    let fleet = Fleet::new(&PATIENT).await;
     let node = fleet.node("a").await;
     let project = Project::answering("shop", "hello");
     node.deploy(project.path()).await;

@@ -8,7 +8,7 @@ use scafo_core::deploy::{HEADER, Metadata};
 use scafo_core::record::Replicas;
 use scafo_core::token::PublicKey;
 use scafo_core::{Timestamp, token};
-use scafo_tests::fleet::Fleet;
+use scafo_tests::fleet::{Fleet, PATIENT};
 use scafo_tests::project::pack;
 use scafo_tests::{Api, Dev, Node, Project, wait};
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ impl Two {
 
 #[tokio::test]
 async fn any_node_answers_any_call() {
-    let fleet = Fleet::new(&[]).await;
+    let fleet = Fleet::new(&PATIENT).await;
     let two = Two::start(&fleet).await;
     a_deploy_that_one_took_is_told_by_the_other(&two).await;
     a_decision_at_one_is_read_at_the_other(&two).await;
@@ -106,9 +106,14 @@ async fn a_deploy_that_one_took_is_told_by_the_other(two: &Two) {
     .await;
     assert!(ended["state"] == "deployed" && ended["deployment"].is_string(), "{ended}\n{}", two.a.log());
     for (api, id) in [(&two.at_a, "a"), (&two.at_b, "b")] {
-        let state = good(api.request(Method::GET, "/v1/state")).await;
+        // A pass may fail for a moment, as on a busy machine.
+        let state = wait::until("a pass that went well", LIMIT, || async {
+            let state = good(api.request(Method::GET, "/v1/state")).await;
+            (state["reconcile"]["ok"] == true).then_some(state)
+        })
+        .await;
         assert_eq!((&state["node"]["id"], &state["processes"][0]["application"]), (&json!(id), &json!("shop")));
-        assert!(state["reconcile"]["ok"] == true && state.get("scoped").is_none(), "{state}");
+        assert!(state.get("scoped").is_none(), "{state}");
         wait::until("both nodes in the routes", LIMIT, || async {
             let document = good(api.ingress("/v1/ingress/routes")).await;
             let upstreams = document["routes"][0]["upstreams"].as_array()?.len();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use scafo_tests::node::both;
+use scafo_tests::node::{LONG_LEASES, both};
 use scafo_tests::{Node, Project, process, wait};
 
 /// So many bodies to fetch that the bucket dies among them.
@@ -21,7 +21,7 @@ fn files(dir: &Path) -> usize {
 
 #[tokio::test]
 async fn a_bucket_that_dies_while_a_deploy_is_adopted_does_not_fail_it() {
-    let node = Node::start().await;
+    let node = Node::start_with(&[LONG_LEASES]).await;
     let config = r#"{ "name": "shop", "main": "index.js", "compatibility_date": "2026-01-01",
         "assets": { "directory": "public" } }"#;
     let project = Project::new(&[("wrangler.jsonc", config), ("public/0.txt", "0")]);
@@ -38,7 +38,7 @@ async fn a_bucket_that_dies_while_a_deploy_is_adopted_does_not_fail_it() {
         let output = node.scafo([OsStr::new("deploy"), project.path().as_os_str(), OsStr::new("--no-wait")]).await;
         assert!(output.status.success(), "{}", both(&output));
         let (api, path) = (node.api(), format!("/v1/deploys/{}", String::from_utf8_lossy(&output.stdout).trim()));
-        let bucket = wait::until("the first bodies of the new deployment", Duration::from_secs(90), || async {
+        let bucket = wait::until("the first bodies of the new deployment", Duration::from_secs(120), || async {
             (files(&cache) > cached).then(|| node.daemon("scafo-bucketd"))
         })
         .await;
@@ -51,7 +51,7 @@ async fn a_bucket_that_dies_while_a_deploy_is_adopted_does_not_fail_it() {
         .await;
         assert_eq!(ended["state"], "deployed", "{ended}\n{}", node.log());
         let last = format!("asset {} of round {round}", ASSETS - 1);
-        wait::until("the new answers", Duration::from_secs(60), || async {
+        wait::until("the new answers", Duration::from_secs(120), || async {
             let answer = node.get("shop", &format!("/{}.txt", ASSETS - 1)).await;
             matches!(answer, Ok((200, body)) if body == last).then_some(())
         })

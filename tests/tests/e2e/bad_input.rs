@@ -9,6 +9,7 @@ use scafo_core::{Timestamp, token};
 use scafo_tests::load::{Outcome, send};
 use scafo_tests::node::{Node, both, run, scafo};
 use scafo_tests::{Project, wait};
+use tokio::net::TcpSocket;
 
 #[tokio::test]
 async fn a_directory_without_a_configuration_is_refused_by_name() {
@@ -104,9 +105,10 @@ async fn a_port_in_use_is_named_with_the_next_step() {
 
 #[tokio::test]
 async fn a_bucket_that_refuses_connections_is_named_and_a_later_start_works() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Bound and not listening: connections are refused, and nobody else gets the port.
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = format!("http://{}", nobody.local_addr().unwrap());
-    drop(nobody);
     let dir = tempfile::TempDir::new().unwrap();
     let state = dir.path().join("state");
     complains_about_its_bucket(&state, &endpoint).await;
@@ -174,7 +176,7 @@ async fn a_full_disk_refuses_the_deploy_and_everything_goes_on_when_there_is_spa
     let said = both(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("hint:") && said.contains("free some space"), "{said}");
-    wait::until("what was half-written to go", Duration::from_secs(30), || async {
+    wait::until("what was half-written to go", Duration::from_secs(60), || async {
         let staged = std::fs::read_dir(state.join("apiserver/stage")).unwrap();
         (staged.count() == 0).then_some(())
     })

@@ -13,7 +13,7 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 use crate::deploy::count;
 
 /// How long one message may take from one browser to the other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn hello_answers() {

@@ -5,17 +5,19 @@ use std::process::Output;
 use std::time::Duration;
 
 use scafo_core::Timestamp;
-use scafo_tests::fleet::Fleet;
+use scafo_tests::fleet::{Fleet, PATIENT};
 use scafo_tests::load::{Load, client, not_answered};
 use scafo_tests::node::both;
 use scafo_tests::{Node, Project, wait};
 use serde_json::Value;
 
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
 const NODES: [&str; 3] = ["vps-a", "vps-b", "vps-c"];
+/// The limit on how late an ingress may learn of a change while none of its requests may fail; a busy machine needs some.
+const LATE: (&str, &str) = ("SCAFO_INGRESS_HOLD", "10s");
 
 async fn three(environment: &[(&str, &str)]) -> (Fleet, [Node; 3]) {
-    let fleet = Fleet::new(environment).await;
+    let fleet = Fleet::new(&[&PATIENT[..], environment].concat()).await;
     let mut nodes = Vec::new();
     for id in NODES {
         let label = format!("name={id}");
@@ -64,10 +66,10 @@ fn load(node: &Node, applications: &[&str]) -> Load {
 
 async fn none_lost(loads: Vec<Load>) {
     for load in loads {
+        wait::until("enough requests", LIMIT, || async { (load.ended() > 20).then_some(()) }).await;
         let outcomes = load.stop().await;
         let lost = not_answered(&outcomes, &[200]);
         assert!(lost.is_empty(), "{} of {} lost, first {:?}", lost.len(), outcomes.len(), lost.first());
-        assert!(outcomes.len() > 20, "there was load: {}", outcomes.len());
     }
 }
 
@@ -81,7 +83,7 @@ async fn drain(by: &Node, node: &str, more: &[&str]) -> Output {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_waits_for_replacements_under_load_and_is_taken_back() {
-    let (_fleet, [a, b, c]) = three(&[]).await;
+    let (_fleet, [a, b, c]) = three(&[LATE]).await;
     deploy(&a, &Project::answering("shop", "shop"), &["--replicas", "2"]).await;
     deploy(&a, &Project::answering("blog", "blog"), &["--replicas", "1"]).await;
     deploy(&a, &Project::answering("wiki", "wiki"), &["--replicas", "3"]).await;
@@ -180,7 +182,7 @@ async fn nodes_of_one_application_never_drain_together() {
 /// Through the ingress of one node, while another one that serves the same is stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_node_holds_what_others_serve_and_only_that() {
-    let fleet = Fleet::new(&[("SCAFO_INGRESS_HOLD", "4s")]).await;
+    let fleet = Fleet::new(&[&PATIENT[..], &[LATE]].concat()).await;
     let (a, b) = (fleet.node("vps-a").await, fleet.node_with("vps-b", &[("SCAFO_NODE_LABELS", "only=b")]).await);
     deploy(&a, &Project::answering("shop", "shop"), &["--replicas", "2"]).await;
     deploy(&a, &Project::answering("own", "own"), &["--selector", "only=b"]).await;
@@ -190,7 +192,7 @@ async fn a_stopped_node_holds_what_others_serve_and_only_that() {
     let (began, log) = (std::time::Instant::now(), b.state().with_extension("log"));
     tokio::join!(b.stop(), until_on(&a, "shop", |nodes| nodes == ["vps-a"]));
     let (took, log) = (began.elapsed(), std::fs::read_to_string(log).unwrap());
-    assert!(took >= Duration::from_secs(4), "held for as long as was asked, {took:?}\n{log}");
+    assert!(took >= Duration::from_secs(10), "held for as long as was asked, {took:?}\n{log}");
     let ended = |application: &str| {
         let line = log.lines().position(|line| line.contains("its process ended") && line.contains(application));
         line.unwrap_or_else(|| panic!("{application} has ended\n{log}"))

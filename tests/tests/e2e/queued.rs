@@ -34,7 +34,7 @@ async fn all_deployed_and_the_last_is_served(node: &Node, ids: &[String]) {
     let api = node.api();
     for id in ids {
         let path = format!("/v1/deploys/{id}");
-        let ended = wait::until(&format!("the end of {id}"), Duration::from_secs(90), || async {
+        let ended = wait::until(&format!("the end of {id}"), Duration::from_secs(120), || async {
             let (status, deploy) = api.get(&path).await.ok()?;
             let ended = status == 200 && ["deployed", "failed"].contains(&deploy["state"].as_str()?);
             ended.then_some(deploy)

@@ -69,7 +69,7 @@ async fn a_job_that_the_policy_admits_deploys_and_no_other_does() {
     // The same token again, and by an apiserver that knows nothing of the issuer.
     node.kill_daemon("scafo-apiserver").await;
     let poll = format!("/v1/deploys/{id}");
-    wait::until("the deploy is deployed", Duration::from_secs(60), || async {
+    wait::until("the deploy is deployed", Duration::from_secs(120), || async {
         let answer = node.api().with_token(Method::GET, &poll, &good).send().await.ok()?;
         let status: Value = answer.json().await.ok()?;
         assert_ne!(status["state"], "failed", "{status}\n{}", node.log());
@@ -77,7 +77,7 @@ async fn a_job_that_the_policy_admits_deploys_and_no_other_does() {
     })
     .await;
     // Deployed is what the nodes are; the ingress reads of a new application at its next poll.
-    wait::until("the ingress knows the host", Duration::from_secs(30), || async {
+    wait::until("the ingress knows the host", Duration::from_secs(60), || async {
         node.get("shop", "/").await.ok().filter(|answer| *answer == (200, "from a job".to_owned()))
     })
     .await;

@@ -207,7 +207,11 @@ async fn a_deploy_whose_acceptance_comes_again_is_one_deploy() {
     }
     let deploys = fleet.store().bucket().list("_scafo/deploys/shop/").await.unwrap();
     assert_eq!(deploys.entries.len(), 2, "{:?}", deploys.entries);
-    assert_eq!(fleet.nodes[0].get("shop", "/").await.unwrap(), (200, "once".to_owned()));
+    // Deployed is what the nodes are; the ingress reads of it at its next poll.
+    wait::until("the shop to answer", LIMIT, || async {
+        matches!(fleet.nodes[0].get("shop", "/").await, Ok((200, body)) if body == "once").then_some(())
+    })
+    .await;
     fleet.stop().await;
 }
 

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use crate::lookup::{By, Decision, decide};
 
 const PORTS: usize = 16;
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Requests under way at a time: enough to keep two cores busy.
 const AT_ONCE: usize = 8;
 

@@ -9,7 +9,7 @@ use scafo_tests::ingresses::fake_node::{FakeNode, Says};
 use scafo_tests::ingresses::{Ingress, Kind};
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn document(routes: &Value) -> FleetRouting {
     serde_json::from_value(json!({"v": 1, "routes": routes})).unwrap()

@@ -7,7 +7,7 @@ use reqwest::Method;
 use scafo_tests::fleet::Fleet;
 use scafo_tests::{Api, wait};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 const OWNER: &str = "x-scafo-lock-owner";
 
 /// Status of a request without a body, by a lock's owner.

@@ -10,6 +10,7 @@ use reqwest::Method;
 use scafo_tests::fleet::Fleet;
 use scafo_tests::ingresses::{Ingress, Kind, Source};
 use scafo_tests::load::{Load, Outcome, client, not_answered, send};
+use scafo_tests::node::LONG_LEASES;
 use scafo_tests::{Node, Project, process, wait};
 use serde_json::json;
 
@@ -32,7 +33,7 @@ fn kinds() -> &'static [Kind] {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_while_an_application_is_deployed_and_daemons_are_killed() {
     let (requests, rounds) = extent();
-    let node = Node::start().await;
+    let node = Node::start_with(&[LONG_LEASES]).await;
     node.deploy(Project::answering("shop", "edition 0").path()).await;
     let source = Source::of(&node.dev);
     let ingresses = Ingress::start_each(kinds(), &source).await;

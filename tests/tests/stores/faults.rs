@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::support::{Bench, put, stands};
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn name(put: &Put) -> &'static str {
     match put {

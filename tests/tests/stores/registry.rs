@@ -308,7 +308,7 @@ async fn an_update_of_a_record_that_goes_does_not_bring_it_back() {
     let intent = Intent::new();
     let update = registry.update_application(&intent, &name, mutate);
     let delete = async {
-        wait::until("the update", Duration::from_secs(20), || async {
+        wait::until("the update", Duration::from_secs(60), || async {
             let seen = bench.proxy.log().iter().any(|seen| seen.asked.conditional == Some(Conditional::Update));
             seen.then_some(())
         })
