@@ -59,10 +59,12 @@ fn start(command: &mut Command) -> Running {
     Running(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
 }
 
+/// nginx in that directory. Its workers stay who we are (`user`): as root they would become somebody else, who may not write in the
+/// directories that we made. Without root there is nothing to become, and nginx passes over the line.
 pub(crate) fn nginx(dir: &Path, name: &str, server: &str) -> Running {
     let config = dir.join(format!("{name}.conf"));
     let text = format!(
-        "worker_processes 2; daemon off; pid {name}.pid; error_log stderr; events {{ worker_connections 4096; }} \
+        "user root; worker_processes 2; daemon off; pid {name}.pid; error_log stderr; events {{ worker_connections 4096; }} \
          http {{ access_log off; client_body_temp_path {name}-b; proxy_temp_path {name}-p; fastcgi_temp_path {name}-f; \
          uwsgi_temp_path {name}-u; scgi_temp_path {name}-s; {server} }}"
     );
