@@ -93,9 +93,12 @@ impl Span {
     }
 
     /// About how many bytes it takes in memory.
-    pub(crate) fn weight(&self) -> usize {
-        let labels: usize = self.labels.iter().map(|(name, value)| 48 + name.len() + value.len()).sum();
-        256 + self.name.len() + labels
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        let Self { at_us: _, process, name, kind, labels, trace, id, parent, took_us: _, failed: _ } = self;
+        let labels: usize = labels.iter().map(|(name, value)| 48 + name.len() + value.len()).sum();
+        let texts: usize = [process, name, kind, trace, id].into_iter().chain(parent).map(String::len).sum();
+        200 + texts + labels
     }
 }
 

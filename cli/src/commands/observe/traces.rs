@@ -12,8 +12,9 @@ use crate::args::TracesArgs;
 use crate::error::Outcome;
 use crate::output::{Output, table};
 
-/// Spans that are held at once: some 100 MB.
+/// Spans that are held at once, and their bytes. Ours have some 500 each; others could have written larger ones.
 const SPANS_MAX: usize = 200_000;
+const BYTES_MAX: usize = 128 << 20;
 /// How deep the tree of a trace is indented.
 const DEPTH_MAX: usize = 20;
 
@@ -57,9 +58,10 @@ struct Traces {
 /// `scafo traces`
 pub(crate) async fn traces(args: TracesArgs, output: Output) -> Outcome {
     let source = source(&args.within, output).await?;
-    let mut all = All { spans: 0, traces: BTreeMap::new() };
+    let mut all = All::new(&args);
     let reading = Reading::of(&*source, &args.within, Choice::Newest, |key, contents| all.take(key.node(), contents));
-    let reading = reading.await.map_err(|problem| unreadable(&problem))?;
+    let mut reading = reading.await.map_err(|problem| unreadable(&problem))?;
+    reading.cut |= all.full;
     let (traces, more) = all.chosen(&args);
     let printed = Traces { traces, read: reading };
     output.data(&printed, || match (&args.trace, printed.traces.as_slice()) {
@@ -75,15 +77,30 @@ pub(crate) async fn traces(args: TracesArgs, output: Output) -> Outcome {
 }
 
 struct All {
+    /// How the id of a trace has to begin.
+    asked: String,
     spans: usize,
+    bytes: usize,
+    /// A span did not fit.
+    full: bool,
     traces: BTreeMap<String, Vec<Shown>>,
 }
 
 impl All {
+    fn new(args: &TracesArgs) -> Self {
+        let asked = args.trace.clone().unwrap_or_default();
+        Self { asked, spans: 0, bytes: 0, full: false, traces: BTreeMap::new() }
+    }
+
     /// Takes a file, and says whether there is room for another one.
     fn take(&mut self, node: &NodeId, contents: Contents) -> bool {
-        self.spans += contents.spans.len();
-        for span in contents.spans {
+        for span in contents.spans.into_iter().filter(|span| span.trace.starts_with(&self.asked)) {
+            self.spans += 1;
+            self.bytes += span.weight();
+            if self.spans > SPANS_MAX || self.bytes > BYTES_MAX {
+                self.full = true;
+                break;
+            }
             let Span { at_us, process, name, kind, labels, trace, id, parent, took_us, failed } = span;
             let started_at = Timestamp::from_millis(at_us.div_euclid(1000));
             let attributes = labels.into_iter().collect();
@@ -91,7 +108,7 @@ impl All {
             let shown = Shown { node, process, name, kind, id, parent, started_at, took_us, failed, attributes, at_us };
             self.traces.entry(trace).or_default().push(shown);
         }
-        self.spans < SPANS_MAX
+        !self.full
     }
 
     /// The newest traces that are asked for, and how many more there are.
@@ -100,7 +117,7 @@ impl All {
             let about = |name: &str| {
                 spans.iter().any(|span| span.attributes.get("scafo.application").is_some_and(|of| of == name))
             };
-            args.trace.as_ref().is_none_or(|trace| id.starts_with(trace.as_str()))
+            id.starts_with(&self.asked)
                 && args.name.as_ref().is_none_or(|name| spans.iter().any(|span| span.name.contains(name.as_str())))
                 && args.application.as_ref().is_none_or(|name| about(name.as_str()))
                 && (!args.failed || spans.iter().any(|span| span.failed))
@@ -226,8 +243,10 @@ mod tests {
         }
     }
 
-    fn all() -> All {
-        let mut all = All { spans: 0, traces: BTreeMap::new() };
+    /// What a command line chooses among three traces.
+    fn chosen(line: &str) -> (Vec<Trace>, usize) {
+        let args = args(line);
+        let mut all = All::new(&args);
         let spans = vec![
             span(1, 2, 1, 1, "GetApplication", &[]),
             span(1, 3, 2, 2, "bucket put", &[("scafo.outcome", "busy")]),
@@ -237,12 +256,12 @@ mod tests {
             span(3, 6, 5, 9, "b", &[]),
         ];
         all.take(&"vps-a".parse().unwrap(), Contents { points: Vec::new(), spans });
-        all
+        all.chosen(&args)
     }
 
     #[test]
     fn the_newest_traces_come_first_with_what_became_of_them() {
-        let (traces, more) = all().chosen(&args("scafo traces --name GET --limit 2"));
+        let (traces, more) = chosen("scafo traces --name GET --limit 2");
         assert_eq!(more, 0);
         insta::assert_snapshot!(render(&traces), @r#"
 TRACE                             STARTED                   NODE   NAME       APPLICATION  SPANS  TOOK    OUTCOME
@@ -257,14 +276,14 @@ TRACE                             STARTED                   NODE   NAME       AP
             ("scafo traces --trace 00000000000000000000000000000002", 1),
             ("scafo traces --name none", 0),
         ] {
-            assert_eq!(all().chosen(&args(line)).0.len(), count, "{line}");
+            assert_eq!(chosen(line).0.len(), count, "{line}");
         }
-        assert_eq!(all().chosen(&args("scafo traces --limit 1")).1, 2);
+        assert_eq!(chosen("scafo traces --limit 1").1, 2);
     }
 
     #[test]
     fn one_trace_is_a_tree_whatever_its_spans_claim() {
-        let (traces, _) = all().chosen(&args("scafo traces --name GetApplication"));
+        let (traces, _) = chosen("scafo traces --name GetApplication");
         insta::assert_snapshot!(render_one(&traces[0]), @r#"
 trace 00000000000000000000000000000001 at 2026-04-01T12:30:00.000Z
 AFTER   TOOK    NODE   PROCESS    SPAN              DETAIL
@@ -272,8 +291,30 @@ AFTER   TOOK    NODE   PROCESS    SPAN              DETAIL
 1.0 ms  1.5 ms  vps-a  registryd    GetApplication
 2.0 ms  1.5 ms  vps-a  registryd      bucket put    failed scafo.outcome=busy
 "#);
-        let (traces, _) = all().chosen(&args("scafo traces --trace 00000000000000000000000000000003"));
+        let (traces, _) = chosen("scafo traces --trace 00000000000000000000000000000003");
         assert_eq!(render_one(&traces[0]).lines().count(), 2, "spans that claim each other belong to nothing");
+    }
+
+    #[test]
+    fn spans_are_held_up_to_a_number_and_up_to_so_many_bytes_and_only_of_the_trace_that_is_asked_for() {
+        let node: NodeId = "vps-a".parse().unwrap();
+        let file = |spans: Vec<Span>| Contents { points: Vec::new(), spans };
+        let text = "x".repeat(1 << 20);
+        let large = |id| span(1, id, 0, 0, "large", &[("text", &text)]);
+        let mut all = All::new(&args("scafo traces"));
+        let taken = (0..300).take_while(|id| all.take(&node, file(vec![large(*id)]))).count();
+        assert_eq!((taken, all.full), (127, true), "a little less than 128, with what else a span takes");
+
+        let small =
+            |trace, ids: std::ops::Range<u32>| file(ids.map(|id| span(trace, id, 0, 0, "small", &[])).collect());
+        let mut all = All::new(&args("scafo traces"));
+        assert!(all.take(&node, small(1, 0..200_000)) && !all.full);
+        assert!(!all.take(&node, small(1, 0..2)) && all.full);
+        assert_eq!(all.traces.values().map(Vec::len).sum::<usize>(), 200_000);
+
+        let mut all = All::new(&args("scafo traces --trace 00000000000000000000000000000002"));
+        assert!(all.take(&node, small(1, 0..100)) && all.take(&node, small(2, 0..3)));
+        assert_eq!((all.spans, all.chosen(&args("scafo traces")).0.len()), (3, 1));
     }
 
     #[test]
