@@ -54,14 +54,6 @@ impl Document {
         Ok(Self { etag, length, gzip, plain: Arc::default() })
     }
 
-    /// The JSON, decompressed once.
-    ///
-    /// # Errors
-    /// `internal`.
-    pub(crate) async fn plain(&self) -> Result<Bytes, Problem> {
-        self.plain.get_or_try_init(|| encoding::gunzip(self.gzip.clone(), self.length)).await.cloned()
-    }
-
     fn bytes(&self) -> usize {
         self.gzip.len() + self.plain.get().map_or(0, Bytes::len)
     }
@@ -81,12 +73,14 @@ pub(crate) struct Documents {
     stale: Counter,
     /// Most recently asked last.
     kept: Mutex<Vec<(Which, Document)>>,
+    /// Bytes that they may have together.
+    room: usize,
 }
 
 impl Documents {
     pub(crate) fn new(socket: &Path, stale: Counter) -> Self {
         let channel = transport::channel(socket);
-        Self { router: RouterClient::new(channel.clone()), channel, stale, kept: Mutex::default() }
+        Self { router: RouterClient::new(channel.clone()), channel, stale, kept: Mutex::default(), room: KEPT_BYTES }
     }
 
     /// The connection, for the daemon's other services.
@@ -118,6 +112,23 @@ impl Documents {
                 (problem, _) => Err(problem),
             },
         }
+    }
+
+    /// The JSON of a document, decompressed once and then kept beside it, for which others are let go.
+    ///
+    /// # Errors
+    /// `internal`.
+    pub(crate) async fn plain(&self, document: &Document) -> Result<Bytes, Problem> {
+        let mut expanded = false;
+        let expand = || {
+            expanded = true;
+            encoding::gunzip(document.gzip.clone(), document.length)
+        };
+        let plain = document.plain.get_or_try_init(expand).await.cloned();
+        if expanded {
+            self.make_room(&mut self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        plain
     }
 
     /// The document, or `None` when it still is the one with this tag.
@@ -166,9 +177,61 @@ impl Documents {
             document = same.clone();
         }
         kept.push((which, document.clone()));
-        while kept.len() > KEPT || (kept.len() > 1 && kept.iter().map(|(_, d)| d.bytes()).sum::<usize>() > KEPT_BYTES) {
+        self.make_room(&mut kept);
+        document
+    }
+
+    /// Lets go of those that were not asked for longest. The last one stays, however large it is.
+    fn make_room(&self, kept: &mut Vec<(Which, Document)>) {
+        let bytes = |kept: &[(Which, Document)]| kept.iter().map(|(_, document)| document.bytes()).sum::<usize>();
+        while kept.len() > KEPT || (kept.len() > 1 && bytes(kept) > self.room) {
             kept.remove(0);
         }
-        document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    /// Some two hundred times as long as it is compressed.
+    fn document(tag: &str, length: usize) -> Document {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&vec![b'x'; length]).unwrap();
+        Document::new(tag.to_owned(), length as u64, encoder.finish().unwrap().into()).unwrap()
+    }
+
+    fn which(prefer: &str) -> Which {
+        Which { format: String::new(), prefer: prefer.to_owned() }
+    }
+
+    fn names(documents: &Documents) -> Vec<String> {
+        documents.kept.lock().unwrap().iter().map(|(which, _)| which.prefer.clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_expanded_later_counts_and_the_longest_unasked_go_for_it() {
+        let mut documents = Documents::new(Path::new("/nonexistent/router.sock"), Counter::default());
+        documents.room = 250_000;
+        for name in ["a", "b", "c"] {
+            documents.keep(which(name), document(name, 100_000));
+        }
+        assert_eq!(names(&documents), ["a", "b", "c"], "compressed they have room");
+        for name in ["a", "b"] {
+            let kept = documents.kept(&which(name)).unwrap();
+            assert_eq!(documents.plain(&kept).await.unwrap().len(), 100_000);
+        }
+        assert_eq!(names(&documents), ["c", "a", "b"], "two of them expanded as well");
+        let kept = documents.kept(&which("c")).unwrap();
+        documents.plain(&kept).await.unwrap();
+        assert_eq!(names(&documents), ["b", "c"], "a third one is too much");
+        let large = documents.keep(which("large"), document("large", 400_000));
+        documents.plain(&large).await.unwrap();
+        assert_eq!(names(&documents), ["large"], "the last one stays, however large it is");
     }
 }

@@ -41,7 +41,7 @@ async fn answer(app: &App, format: &str, uri: &Uri, headers: &HeaderMap) -> Resu
     } else if compress {
         compressed(document.gzip)
     } else {
-        plain(document.plain().await?)
+        plain(app.documents.plain(&document).await?)
     };
     response.headers_mut().insert(ETAG, tag);
     // To be asked for again each time: an ingress must not route by what some cache between kept.
