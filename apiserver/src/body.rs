@@ -188,6 +188,19 @@ mod tests {
         assert_eq!(read(&deep), Err(ProblemCode::InvalidInput));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_body_has_half_a_minute_whatever_comes_of_it() {
+        let began = Instant::now();
+        // A byte every ten seconds, for ever: it never stands still for long.
+        let slow = futures_util::stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            Some((Ok::<_, std::io::Error>("x"), ()))
+        });
+        let problem = whole(&HeaderMap::new(), Body::from_stream(slow), 100, "api.jsonBytes").await.unwrap_err();
+        assert_eq!((problem.code, began.elapsed()), (ProblemCode::InvalidInput, Duration::from_secs(30)));
+        assert!(problem.detail.contains("did not arrive in time"), "{}", problem.detail);
+    }
+
     #[tokio::test]
     async fn a_body_may_have_its_limit_and_not_a_byte_more() {
         let read = async |announced: Option<&str>, body: &'static str| {

@@ -368,6 +368,30 @@ mod tests {
     }
 
     #[test]
+    fn a_million_tokens_a_minute_are_remembered_and_more_are_refused_for_that_minute() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Replay::open(dir.path(), NOW).unwrap());
+        let number = (NOW.as_seconds() + 60 + CLOCK_SKEW_S).div_euclid(BUCKET_S);
+        let known: Vec<u8> = (0..1_000_000_u128).flat_map(u128::to_be_bytes).collect();
+        fs::write(file_of(&dir.path().join("tokens"), number), known).unwrap();
+        let replay = Replay::open(dir.path(), NOW).unwrap();
+        assert_eq!(replay.remembered(), 1_000_000);
+        for used in [0, 999_999] {
+            assert_eq!(replay.accept(&claims(used, 60), NOW).unwrap(), Outcome::Used);
+        }
+        for _ in 0..2 {
+            // It is not used by that: it may come again when there is room.
+            assert_eq!(replay.accept(&claims(1_000_000, 60), NOW).unwrap_err().code, ProblemCode::Draining);
+        }
+        assert_eq!(
+            replay.accept(&claims(1_000_000, 60 + BUCKET_S), NOW).unwrap(),
+            Outcome::First,
+            "of the next minute"
+        );
+        assert_eq!(replay.remembered(), 1_000_001);
+    }
+
+    #[test]
     fn a_disk_that_takes_no_ids_closes_nothing_and_opens_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = dir.path().join("tokens");

@@ -1,10 +1,21 @@
 //! What every answer has, whatever it is about.
 
-use http::{Method, StatusCode};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use std::sync::Arc;
 
-use crate::harness::Harness;
+use axum::Router;
+use axum::routing::get;
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use http_body_util::{BodyExt as _, Empty};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use scafo_apiserver::server;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::harness::{Harness, spawn};
 
 #[tokio::test]
 async fn health_is_open_and_names_the_node() {
@@ -64,6 +75,73 @@ async fn http_2_without_tls_is_spoken() {
     let uri = format!("http://{}/.well-known/scafo/health", harness.address).parse().unwrap();
     let answer = client.get(uri).await.unwrap();
     assert_eq!((answer.status(), answer.version()), (StatusCode::OK, http::Version::HTTP_2));
+}
+
+/// Serves one route that says when a request has come, and answers when it is told to; and a health route.
+async fn slow() -> (std::net::SocketAddr, CancellationToken, AbortOnDropHandle<()>, Arc<Notify>, Arc<Notify>) {
+    let (come, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (coming, going) = (come.clone(), go.clone());
+    let wait = move || async move {
+        coming.notify_one();
+        going.notified().await;
+        "late"
+    };
+    let router = Router::new().route("/quick", get(|| async { "quick" })).route("/slow", get(wait));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let serving = spawn(server::serve(vec![listener], router, stop.clone()));
+    (address, stop, serving, come, go)
+}
+
+#[tokio::test]
+async fn at_a_stop_unused_connections_are_closed_while_a_request_under_way_is_still_answered() {
+    let (address, stop, serving, come, go) = slow().await;
+    // One that was used and is kept open, over each version; one on which a request is under way.
+    let mut unused = TcpStream::connect(address).await.unwrap();
+    unused.write_all(b"GET /quick HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"quick") {
+        assert!(unused.read_buf(&mut answer).await.unwrap() > 0);
+    }
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let (closed, is_closed) = tokio::sync::oneshot::channel();
+    let _driving = spawn(async move {
+        drop(connection.await);
+        let _ = closed.send(());
+    });
+    let quick = http::Request::get(format!("http://{address}/quick")).body(Empty::<Bytes>::new()).unwrap();
+    let answer = sender.send_request(quick).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "quick");
+    let mut busy = TcpStream::connect(address).await.unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    come.notified().await;
+
+    stop.cancel();
+    assert_eq!(unused.read(&mut [0; 16]).await.unwrap(), 0, "closed in order");
+    is_closed.await.unwrap();
+    // Had they been cut at the end of the time that requests have, this one would have been too.
+    go.notify_one();
+    let mut answer = String::new();
+    busy.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("late"), "{answer}");
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_outlasts_the_time_that_a_stop_gives_is_cut() {
+    let (address, stop, serving, come, _go) = slow().await;
+    let mut busy = TcpStream::connect(address).await.unwrap();
+    busy.write_all(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    come.notified().await;
+    // Nothing is on its way any more: from here on only the clock moves.
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    stop.cancel();
+    serving.await.unwrap();
+    assert!(began.elapsed() <= std::time::Duration::from_secs(12), "{:?}", began.elapsed());
+    assert_eq!(busy.read(&mut [0; 16]).await.unwrap_or(0), 0);
 }
 
 #[tokio::test]

@@ -296,6 +296,42 @@ async fn a_request_under_way_is_answered_after_the_daemon_was_asked_to_end() {
 }
 
 #[tokio::test]
+async fn at_a_stop_unused_connections_are_closed_while_a_request_under_way_is_still_answered() {
+    let ((server, come, go), shop) = (slow().await, application("shop").await);
+    let node = Node::with(&document(&[("slow.example", &[&server]), ("shop.example", &[&shop])])).await;
+    let mut ingress = Ingress::serving(&[&node], "shop.example").await;
+    // One that was used and is kept open, over each version; one on which a request is under way.
+    let mut unused = TcpStream::connect(ingress.address).await.unwrap();
+    unused.write_all(b"GET /x HTTP/1.1\r\nhost: shop.example\r\n\r\n").await.unwrap();
+    let mut got = Vec::new();
+    while !String::from_utf8_lossy(&got).contains("shop GET /x") {
+        assert!(timeout(PATIENCE, unused.read_buf(&mut got)).await.unwrap().unwrap() > 0);
+    }
+    let stream = TcpStream::connect(ingress.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut driving = tokio::task::JoinSet::new();
+    driving.spawn(connection);
+    let request = Request::get("http://shop.example/x").body(Empty::<Bytes>::new()).unwrap();
+    let response = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+    assert!(super::stage::text(response).await.starts_with("shop GET /x"));
+    let mut busy = TcpStream::connect(ingress.address).await.unwrap();
+    busy.write_all(b"GET / HTTP/1.1\r\nhost: slow.example\r\n\r\n").await.unwrap();
+    come.notified().await;
+
+    ingress.ask_to_stop();
+    // Closed in order.
+    timeout(PATIENCE, unused.read_to_end(&mut got)).await.unwrap().unwrap();
+    drop(timeout(PATIENCE, driving.join_next()).await.unwrap());
+    // Had they been cut at the end of the grace, this one would have been too.
+    go.notify_one();
+    let mut got = String::new();
+    timeout(PATIENCE, busy.read_to_string(&mut got)).await.unwrap().unwrap();
+    assert!(got.starts_with("HTTP/1.1 200") && got.ends_with("late"), "{got}");
+    ingress.ended().await;
+}
+
+#[tokio::test]
 async fn a_request_that_outlasts_the_grace_is_cut() {
     let (server, come, _go) = slow().await;
     let node = Node::with(&document(&[("slow.example", &[&server]), ("ready.example", &[])])).await;
