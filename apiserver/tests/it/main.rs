@@ -4,6 +4,7 @@
 
 mod administration;
 mod authentication;
+mod confined;
 mod deploys;
 mod domains;
 mod fake_administration;
