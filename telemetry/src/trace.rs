@@ -296,15 +296,30 @@ pub fn join(span: &Span, headers: &HeaderMap) {
     let _ = span.set_parent(Context::new().with_remote_span_context(parent));
 }
 
-/// Makes `span`, which has no parent, a part of the current trace. Its parent may end before it: for work that outlives the request
-/// that brought it. To be called before the span is entered.
-pub fn join_current(span: &Span) {
-    if span.is_disabled() {
-        return;
+/// A place in a trace, for work that outlives the request that brought it, or begins when that was answered long ago. None while nobody
+/// takes spans.
+#[derive(Debug, Clone, Default)]
+pub struct Thread(Option<SpanContext>);
+
+impl Thread {
+    /// The place of the current span.
+    #[must_use]
+    pub fn current() -> Self {
+        if !is_on() {
+            return Self(None);
+        }
+        let context = Span::current().context();
+        let place = context.span().span_context().clone();
+        Self(Some(place).filter(SpanContext::is_valid))
     }
-    let context = Span::current().context();
-    if context.span().span_context().is_valid() {
-        let _ = span.set_parent(context);
+
+    /// Makes `span`, which has no parent, a part of the trace here. To be called before the span is entered.
+    pub fn join(&self, span: &Span) {
+        if let Some(place) = &self.0
+            && !span.is_disabled()
+        {
+            let _ = span.set_parent(Context::new().with_remote_span_context(place.clone()));
+        }
     }
 }
 

@@ -24,7 +24,7 @@ use scafo_core::id::{ApplicationName, DeployId};
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::settings::DeployIntakeSettings;
 use scafo_core::view::DeployStatus;
-use scafo_telemetry::trace::{SPANS, join_current};
+use scafo_telemetry::trace::{SPANS, Thread};
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -164,7 +164,7 @@ impl Intake {
     fn own(&self, task: impl Future<Output = ()> + Send + 'static) {
         // The request is answered long before, and the trace goes on.
         let span = tracing::info_span!(target: SPANS, parent: None, "deploy");
-        join_current(&span);
+        Thread::current().join(&span);
         let task = async move {
             if AssertUnwindSafe(task).catch_unwind().await.is_err() {
                 tracing::error!("the task of a deploy panicked; the deploy is taken up again at the next start");

@@ -233,6 +233,7 @@ mod tests {
     use scafo_core::key;
     use scafo_core::record::DeployState;
     use scafo_store::MemoryBucket;
+    use scafo_telemetry::trace::Thread;
 
     use super::*;
     use crate::daemon::testing::core;
@@ -244,7 +245,7 @@ mod tests {
     }
 
     fn project(id: &DeployId) -> Project {
-        Project { id: id.clone(), config_path: "/x/wrangler.jsonc".into() }
+        Project { id: id.clone(), config_path: "/x/wrangler.jsonc".into(), trace: Thread::default() }
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,10 @@ use futures_util::future::BoxFuture;
 use scafo_core::record::{DeployRecord, DeployState, DeploymentRecord, Rest, V1};
 use scafo_core::{ApplicationName, DeployId, DeploymentVersion, Problem, ProblemCode};
 use scafo_proto::supervisor::JobExited;
+use scafo_telemetry::trace::{SPANS, Thread};
 use tokio::sync::Semaphore;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 use super::admission::admit;
 use super::verdict::{REPORT, Scene, Verdict, Waiting, look, still_ours};
@@ -37,15 +40,30 @@ pub(crate) struct Project {
     pub(crate) id: DeployId,
     /// The configuration file in the unpacked tree.
     pub(crate) config_path: String,
+    /// The trace of whoever offered it, of which the work on it is a part.
+    pub(crate) trace: Thread,
 }
 
 /// Takes a deploy to its end and writes that end down, however long the bucket takes to accept it.
 pub(crate) async fn carry_out(core: &Core, jobs: &Semaphore, project: &Project) {
+    let application = project.id.application();
+    let span = tracing::info_span!(target: SPANS, parent: None, "publication", scafo.deploy = %project.id,
+        scafo.application = %application, scafo.outcome = Empty, otel.status_code = Empty);
+    project.trace.join(&span);
+    carry(core, jobs, project).instrument(span).await;
+}
+
+async fn carry(core: &Core, jobs: &Semaphore, project: &Project) {
     let id = &project.id;
     let end = whole(publish(core, jobs, project)).await;
     match &end {
         Ok(note) => tracing::info!(deploy = %id, note = note.as_deref().unwrap_or(""), "deployed"),
         Err(problem) => tracing::warn!(deploy = %id, ?problem, "deploy failed"),
+    }
+    let span = Span::current();
+    span.record("scafo.outcome", end.as_ref().map_or_else(|problem| problem.code.as_str(), |_| "deployed"));
+    if end.as_ref().is_err_and(|problem| problem.code.status() >= 500) {
+        span.record("otel.status_code", "ERROR");
     }
     while let Err(problem) = intake::finish(core, id, end.clone()).await {
         if problem.code == ProblemCode::NotFound {
@@ -85,7 +103,12 @@ async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Opt
     step.at_last("publishing", || step.name(&version).boxed()).await?;
     // However late it is: nodes that were told of it a moment ago are not to blame for that.
     let step = Step { deadline: deadline.max(core.mono().after(REPORT)), ..step };
-    step.served(version).await
+    step.served(version).instrument(part("waiting until it is served")).await
+}
+
+/// The span of a part of the work on a deploy.
+fn part(what: &str) -> Span {
+    tracing::info_span!(target: SPANS, "part", otel.name = what)
 }
 
 fn outcome_of(record: DeployRecord) -> Result<Option<String>, Problem> {
@@ -128,21 +151,24 @@ impl Step<'_> {
         deadline: Option<Mono>,
         mut step: impl FnMut() -> BoxFuture<'s, Result<T, Problem>> + Send,
     ) -> Result<T, Problem> {
-        loop {
-            match step().await {
-                Err(problem) if is_away(&problem) => {
-                    tracing::warn!(deploy = %self.id, ?problem, "{what} did not go through, trying again");
-                    if deadline.is_some_and(|deadline| self.core.mono().after(AGAIN) >= deadline) {
-                        return Err(Problem::new(
-                            ProblemCode::DeployTimeout,
-                            format!("{what} did not succeed in time: {}", problem.detail),
-                        ));
+        let tries = async {
+            loop {
+                match step().await {
+                    Err(problem) if is_away(&problem) => {
+                        tracing::warn!(deploy = %self.id, ?problem, "{what} did not go through, trying again");
+                        if deadline.is_some_and(|deadline| self.core.mono().after(AGAIN) >= deadline) {
+                            return Err(Problem::new(
+                                ProblemCode::DeployTimeout,
+                                format!("{what} did not succeed in time: {}", problem.detail),
+                            ));
+                        }
+                        self.core.registry.clock().sleep(AGAIN).await;
                     }
-                    self.core.registry.clock().sleep(AGAIN).await;
+                    outcome => return outcome,
                 }
-                outcome => return outcome,
             }
-        }
+        };
+        tries.instrument(part(what)).await
     }
 
     fn left(&self) -> Duration {
@@ -188,7 +214,7 @@ impl Step<'_> {
 
     /// The job, in its turn: what it published, and the runtime's version that did.
     async fn run(&self, jobs: &Semaphore, project: &Project) -> Result<(DeploymentVersion, Option<String>), Problem> {
-        let turn = tokio::time::timeout(self.left(), jobs.acquire()).await;
+        let turn = tokio::time::timeout(self.left(), jobs.acquire()).instrument(part("waiting for its turn")).await;
         let Ok(Ok(_turn)) = turn else { return Err(overdue("waiting for its turn to publish")) };
         let before = self.until("reading the pointer", || self.pointer().boxed()).await?;
         let mut runs = 1;

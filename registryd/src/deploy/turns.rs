@@ -198,6 +198,8 @@ impl Entry {
 
 #[cfg(test)]
 mod tests {
+    use scafo_telemetry::trace::Thread;
+
     use super::*;
 
     fn s(seconds: u64) -> Mono {
@@ -213,7 +215,7 @@ mod tests {
     }
 
     fn project(random: u64) -> Project {
-        Project { id: id(random), config_path: "/x/wrangler.jsonc".into() }
+        Project { id: id(random), config_path: "/x/wrangler.jsonc".into(), trace: Thread::default() }
     }
 
     fn next(turns: &mut Turns) -> Option<DeployId> {

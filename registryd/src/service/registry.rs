@@ -17,6 +17,7 @@ use scafo_proto::registry::{
     SnapshotChunk, WatchSnapshotRequest,
 };
 use scafo_proto::status::to_status;
+use scafo_telemetry::trace::Thread;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
@@ -114,7 +115,9 @@ impl Registry for RegistryService {
         answer("PublishDeploy", async {
             let core = self.called().await?;
             let id: DeployId = id.parse()?;
-            publish(&core, Project { id, config_path }, &sha256).await.map(|record| reply(&record))
+            publish(&core, Project { id, config_path, trace: Thread::current() }, &sha256)
+                .await
+                .map(|record| reply(&record))
         })
         .await
     }

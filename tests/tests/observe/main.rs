@@ -240,7 +240,23 @@ async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails
         let of = collector.of(&upload.trace);
         let deploy = named(&of, "scafo-apiserver", "deploy").filter(|deploy| deploy.parent == upload.id)?;
         let published = named(&of, "scafo-registryd", "scafo.registry.v1.Registry/PublishDeploy")?;
-        (published.parent == deploy.id).then_some(())
+        let work = named(&of, "scafo-registryd", "publication")?;
+        // It began within one of the calls that offered it, and each part of it is below it, down to the bucket.
+        let offers = of.iter().filter(|span| span.name == published.name && span.parent == deploy.id);
+        let parts = [
+            "taking it on",
+            "waiting for its turn",
+            "running `celld deploy`",
+            "publishing",
+            "waiting until it is served",
+        ];
+        let below = |part: &&str| named(&of, "scafo-registryd", part).is_some_and(|part| part.parent == work.id);
+        let publishing = named(&of, "scafo-registryd", "publishing")?;
+        let writes = of.iter().any(|span| span.name == "bucket put" && span.parent == publishing.id);
+        assert_eq!(work.attributes["scafo.application"], "shop");
+        assert_eq!(work.attributes["scafo.outcome"], "deployed");
+        let whole = offers.into_iter().any(|offer| offer.id == work.parent) && parts.iter().all(below) && writes;
+        (published.parent == deploy.id && whole).then_some(())
     })
     .await;
 
