@@ -12,7 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
-use scafo_proto::figures::ask;
+use scafo_proto::figures::{ASK, ask};
 use scafo_telemetry::metrics::{self, finished, merge, up};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -45,7 +45,7 @@ async fn show(State(Scraped { app, turns }): State<Scraped>) -> Response {
     let Ok(Ok(_turn)) = tokio::time::timeout(TURN, turns.acquire()).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "too many scrapes at once\n").into_response();
     };
-    let (registry, router) = tokio::join!(ask(app.registry.channel()), ask(app.documents.channel()));
+    let (registry, router) = tokio::join!(ask(app.registry.channel(), ASK), ask(app.documents.channel(), ASK));
     let up = up(&[("apiserver", true), ("registryd", registry.is_some()), ("routerd", router.is_some())]);
     let own = app.metrics.text();
     let others = [registry, router].into_iter().flatten().collect::<Vec<_>>();

@@ -8,11 +8,13 @@
 
 #![forbid(unsafe_code)]
 
+mod figures;
 mod s3;
 mod server;
 pub mod store;
 
 pub use self::{
+    figures::Figures,
     server::{Credentials, HEALTH_PATH, ServeError, serve},
     store::Store,
 };

@@ -4,7 +4,7 @@
 
 mod args;
 
-use std::{error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{error::Error, future::ready, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use rustix::{
@@ -12,10 +12,18 @@ use rustix::{
     process::{Signal, umask},
 };
 use scafo_bucketd::store::OpenError;
-use scafo_bucketd::{Credentials, Store, serve};
+use scafo_bucketd::{Credentials, Figures, Store, serve};
 use scafo_core::settings::BucketdSettings;
-use scafo_proto::child;
-use tokio::{net::TcpListener, signal::unix::SignalKind, time::timeout};
+use scafo_proto::{
+    child,
+    figures::{self, say},
+};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    signal::unix::SignalKind,
+    task::JoinSet,
+    time::timeout,
+};
 use tokio_util::sync::CancellationToken;
 
 use self::args::Args;
@@ -31,6 +39,8 @@ struct Start {
     bucket: String,
     credentials: Credentials,
     listener: TcpListener,
+    /// Where it says what it counts.
+    figures: Option<UnixListener>,
     by_hand: bool,
 }
 
@@ -57,7 +67,7 @@ async fn run(args: Args) -> Result<(), Failure> {
         Some(dir) => by_hand(dir, args.listen, args.bucket, args.credentials).await?,
         None => supervised()?,
     };
-    let Start { dir, bucket, credentials, listener, by_hand } = start;
+    let Start { dir, bucket, credentials, listener, figures, by_hand } = start;
     let store = tokio::task::spawn_blocking(move || Store::open(&dir)).await?.map_err(lasting)?;
     store.create_bucket(&bucket).await?;
     let address = listener.local_addr()?;
@@ -66,7 +76,14 @@ async fn run(args: Args) -> Result<(), Failure> {
         announce(address)?;
     }
     let shutdown = CancellationToken::new();
-    let mut serving = std::pin::pin!(serve(listener, store.clone(), credentials, shutdown.clone()));
+    let counted = Figures::default();
+    // Ends with this function.
+    let mut saying = JoinSet::new();
+    if let Some(socket) = figures {
+        let metrics = counted.metrics();
+        saying.spawn(say(socket, move || ready(metrics.text())));
+    }
+    let mut serving = std::pin::pin!(serve(listener, store.clone(), credentials, counted, shutdown.clone()));
     let served = tokio::select! {
         served = serving.as_mut() => served,
         () = signal => {
@@ -81,13 +98,16 @@ async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn supervised() -> Result<Start, Failure> {
-    let listener = child::Listeners::from_env().take_tcp("s3")?;
+    let mut listeners = child::Listeners::from_env();
+    let listener = listeners.take_tcp("s3")?;
+    let figures = listeners.try_take_unix(figures::SOCKET)?;
     let settings: BucketdSettings = child::settings()?;
     Ok(Start {
         credentials: Credentials::new(settings.access_key_id, settings.secret_access_key.expose()),
         dir: settings.dir,
         bucket: settings.bucket,
         listener,
+        figures,
         by_hand: false,
     })
 }
@@ -104,7 +124,7 @@ async fn by_hand(
     let listener = TcpListener::bind(listen)
         .await
         .map_err(|error| format!("cannot listen on {listen} (see --listen): {error}"))?;
-    Ok(Start { dir, bucket, credentials: Credentials::new(id, &secret), listener, by_hand: true })
+    Ok(Start { dir, bucket, credentials: Credentials::new(id, &secret), listener, figures: None, by_hand: true })
 }
 
 /// A format is the same at the next start; a directory in use or a failing disk may not be.

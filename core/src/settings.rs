@@ -97,6 +97,9 @@ pub struct RegistrydSettings {
     pub dir: PathBuf,
     /// The supervisor's socket.
     pub supervisor_socket: PathBuf,
+    /// Where the other processes of the node that only count say what they count.
+    #[serde(default)]
+    pub figures_sockets: FiguresSockets,
     /// Lease lifetime of the coordinator, default 15 s.
     pub lease_ttl: Millis,
     /// How often the node record is written, default 30 s.
@@ -129,6 +132,18 @@ pub struct RegistrydSettings {
     /// Bound of one value of certificate storage in bytes, default 16 MiB.
     #[serde(default = "RegistrydSettings::storage_value_bytes")]
     pub storage_value_bytes: u64,
+}
+
+/// The sockets of daemons that have no service for others but saying what they count; absent: this node has no such daemon.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FiguresSockets {
+    /// Of the embedded store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bucketd: Option<PathBuf>,
+    /// Of our own ingress.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingressd: Option<PathBuf>,
 }
 
 impl RegistrydSettings {

@@ -94,6 +94,20 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// A stable name for figures.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::BadRequest(_) => "bad_request",
+            Self::Method => "method",
+            Self::Denied => "denied",
+            Self::UnknownHost => "unknown_host",
+            Self::NoDocument => "no_document",
+            Self::Full => "full",
+            Self::NoUpstream => "no_upstream",
+            Self::UpstreamTime => "upstream_time",
+        }
+    }
+
     pub(crate) fn response(self) -> Response<Answer> {
         let document = self.document();
         let status = StatusCode::from_u16(document.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -46,6 +46,11 @@ impl Routing {
         (0..self.fleets.len()).all(|fleet| self.has_heard_from(fleet))
     }
 
+    /// How many hosts the documents name, kept ones included.
+    pub(crate) fn hosts(&self) -> usize {
+        self.fleets.iter().flatten().map(|table| table.len()).sum()
+    }
+
     /// The same with a new document for one fleet.
     pub(crate) fn with(&self, fleet: usize, table: Arc<Table>) -> Self {
         let mut next = self.clone();

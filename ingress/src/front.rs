@@ -14,6 +14,7 @@ use crate::{
     answer::{Answer, Refusal, health},
     decide::{Decision, Routing},
     document::Target,
+    figures::{Figures, Places},
     forwarded,
     host::Host,
     marks::Marks,
@@ -54,35 +55,62 @@ pub(crate) struct Front {
     marks: Marks,
     requests: Arc<Semaphore>,
     first_documents_by: Instant,
+    figures: Figures,
+}
+
+/// What becomes of a request.
+enum Reply {
+    /// An upstream answered.
+    Forwarded(Response<Answer>),
+    /// This process did, and says what kept the request from an upstream.
+    Refused(Refusal),
+    /// A question for the health of this process, which is nobody's request.
+    Health(Response<Answer>),
 }
 
 impl Front {
-    /// A front that forwards at most `most_requests` at a time, and for `first_wait` from now holds those that it cannot
+    /// A front that forwards as many requests at a time as there are places, and for `first_wait` from now holds those that it cannot
     /// decide before the first documents have come.
     pub(crate) fn new(
         routing: watch::Receiver<Arc<Routing>>,
-        tunnels: Tunnels,
-        most_requests: usize,
+        places: &Places,
         first_wait: Duration,
+        figures: Figures,
     ) -> Self {
         let limits = Limits { response_head: Some(RESPONSE_HEAD_LIMIT), ..Limits::default() };
-        let requests = Arc::new(Semaphore::new(most_requests.min(Semaphore::MAX_PERMITS)));
         Self {
             routing,
             forwarder: Forwarder::new(limits),
-            tunnels,
+            tunnels: places.tunnels.clone(),
             marks: Marks::default(),
-            requests,
+            requests: Arc::clone(&places.requests),
             first_documents_by: Instant::now() + first_wait,
+            figures,
         }
     }
 
     /// Answers one request.
     pub(crate) async fn answer(&self, origin: Origin, request: Request<Incoming>) -> Response<Answer> {
+        let began = Instant::now();
+        match self.reply(origin, request).await {
+            Reply::Forwarded(response) => {
+                self.figures.forwarded(response.status(), began.elapsed());
+                response
+            }
+            Reply::Refused(refusal) => {
+                let response = refusal.response();
+                self.figures.refused(refusal, response.status(), began.elapsed());
+                response
+            }
+            Reply::Health(response) => response,
+        }
+    }
+
+    async fn reply(&self, origin: Origin, request: Request<Incoming>) -> Reply {
         let version = request.version();
         let mut outbound = match Outbound::new(request) {
             Ok(outbound) => outbound,
-            Err(unforwardable) => return refused(unforwardable).response(),
+            Err(unforwardable) => return Reply::Refused(refused(unforwardable)),
         };
         let host = outbound.headers().get(HOST).and_then(|host| host.to_str().ok()).and_then(Host::parse);
         let path = outbound.uri().path();
@@ -90,30 +118,25 @@ impl Front {
         let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
         let (fleet, target) = match decision {
             Decision::Forward { fleet, target } => (fleet, target),
-            Decision::Unknown | Decision::Unavailable if wants_health => return health_of(&routing),
-            Decision::Denied => return Refusal::Denied.response(),
-            Decision::Unknown => return Refusal::UnknownHost.response(),
-            Decision::Unavailable => return Refusal::NoDocument.response(),
+            Decision::Unknown | Decision::Unavailable if wants_health => return Reply::Health(health_of(&routing)),
+            Decision::Denied => return Reply::Refused(Refusal::Denied),
+            Decision::Unknown => return Reply::Refused(Refusal::UnknownHost),
+            Decision::Unavailable => return Reply::Refused(Refusal::NoDocument),
         };
         forwarded::set(outbound.headers_mut(), origin.peer, version);
         match self.forward(&target, outbound).await {
-            Ok(response) => response,
+            Ok(response) => Reply::Forwarded(response),
             Err(Unserved { unsent: Some(outbound), refusal }) if !routing.has_heard_from(fleet) => {
                 let tried = Tried { fleet, target, refusal };
                 self.forward_once_heard(host.as_ref(), tried, outbound).await
             }
-            Err(Unserved { refusal, .. }) => refusal.response(),
+            Err(Unserved { refusal, .. }) => Reply::Refused(refusal),
         }
     }
 
     /// What a kept document named did not take the request: what it knows may be old, so what its node says now decides.
     /// Nothing is offered twice on the word of the same document.
-    async fn forward_once_heard(
-        &self,
-        host: Option<&Host>,
-        tried: Tried,
-        outbound: Outbound<Incoming>,
-    ) -> Response<Answer> {
+    async fn forward_once_heard(&self, host: Option<&Host>, tried: Tried, outbound: Outbound<Incoming>) -> Reply {
         let mut routing = self.routing.clone();
         let heard = routing.wait_for(|routing| routing.has_heard_from(tried.fleet));
         // Late, or the polls have ended: what is known now has to do.
@@ -122,14 +145,14 @@ impl Front {
         let refusal = match held.decide(host, outbound.uri().path()) {
             Decision::Forward { target, .. } if Arc::ptr_eq(&target, &tried.target) => tried.refusal,
             Decision::Forward { target, .. } => match self.forward(&target, outbound).await {
-                Ok(response) => return response,
+                Ok(response) => return Reply::Forwarded(response),
                 Err(unserved) => unserved.refusal,
             },
             Decision::Denied => Refusal::Denied,
             Decision::Unknown => Refusal::UnknownHost,
             Decision::Unavailable => Refusal::NoDocument,
         };
-        refusal.response()
+        Reply::Refused(refusal)
     }
 
     /// Decides at once if that is possible, or if the start is long ago; else when the first documents are there: so a wildcard of one
@@ -167,6 +190,7 @@ impl Front {
                 Err(failure) => failure,
             };
             let kind = failure.kind();
+            self.figures.failed(kind);
             let at_fault = matches!(kind, FailureKind::Connect | FailureKind::Broken);
             let news = at_fault && self.marks.set(upstream, Instant::now());
             log(target, upstream, &failure, news);
@@ -225,9 +249,8 @@ fn refused(unforwardable: Unforwardable) -> Refusal {
 }
 
 fn health_of(routing: &Routing) -> Response<Answer> {
-    let hosts = routing.fleets.iter().flatten().map(|table| table.len()).sum();
     let heard = (0..routing.fleets.len()).filter(|fleet| routing.has_heard_from(*fleet)).count();
-    health(routing.fleets.len(), heard, hosts)
+    health(routing.fleets.len(), heard, routing.hosts())
 }
 
 #[cfg(test)]

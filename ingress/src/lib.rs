@@ -21,6 +21,7 @@ pub mod args;
 pub mod config;
 mod decide;
 mod document;
+mod figures;
 mod forwarded;
 mod front;
 mod host;

@@ -6,9 +6,9 @@ use clap::Parser as _;
 use scafo_ingressd::{
     args::Args,
     config::{Config, DEFAULT_GRACE},
-    run::run,
+    run::{Sockets, run},
 };
-use scafo_proto::child;
+use scafo_proto::{child, figures};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -32,23 +32,23 @@ async fn main() -> ExitCode {
 
 async fn start() -> Result<(), Box<dyn Error>> {
     let stop = child::shutdown_signal()?;
-    let (config, listener) = if std::env::args_os().len() > 1 { by_hand().await? } else { as_child()? };
-    Ok(run(config, listener, stop).await?)
+    let (config, sockets) = if std::env::args_os().len() > 1 { by_hand().await? } else { as_child()? };
+    Ok(run(config, sockets, stop).await?)
 }
 
-async fn by_hand() -> Result<(Config, TcpListener), Box<dyn Error>> {
+async fn by_hand() -> Result<(Config, Sockets), Box<dyn Error>> {
     let args = Args::parse();
     let config = Config::new(&args.settings()?, args.grace()).map_err(child::Refused::new)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}; choose another address with --listen", args.listen))?;
     writeln!(std::io::stdout(), "http://{}", listener.local_addr()?)?;
-    Ok((config, listener))
+    Ok((config, listener.into()))
 }
 
-fn as_child() -> Result<(Config, TcpListener), Box<dyn Error>> {
+fn as_child() -> Result<(Config, Sockets), Box<dyn Error>> {
     let mut listeners = child::Listeners::from_env();
-    let listener = listeners.take_tcp("http")?;
+    let sockets = Sockets { http: listeners.take_tcp("http")?, figures: listeners.try_take_unix(figures::SOCKET)? };
     let config = Config::new(&child::settings()?, DEFAULT_GRACE).map_err(child::Refused::new)?;
-    Ok((config, listener))
+    Ok((config, sockets))
 }

@@ -24,6 +24,7 @@ use crate::{
     config::Source,
     decide::Routing,
     document::{LARGEST_DOCUMENT, Refused, Table},
+    figures::{Figures, Poll},
     keeper::Desk,
 };
 
@@ -74,6 +75,7 @@ pub(crate) struct Poller {
     tag: Option<HeaderValue>,
     /// Where what comes is kept, if it is.
     desk: Option<Arc<Desk>>,
+    figures: Figures,
     /// The text of the failure that was logged last, while it lasts.
     complaint: Option<String>,
 }
@@ -90,6 +92,7 @@ impl Poller {
             routing,
             tag: None,
             desk: None,
+            figures: Figures::default(),
             complaint: None,
         }
     }
@@ -97,6 +100,11 @@ impl Poller {
     /// The same, which tells this keeper's desk what comes.
     pub(crate) fn telling(self, desk: Option<Arc<Desk>>) -> Self {
         Self { desk, ..self }
+    }
+
+    /// The same, which counts its polls there.
+    pub(crate) fn counting(self, figures: Figures) -> Self {
+        Self { figures, ..self }
     }
 
     /// Polls for ever, and lets go of what was kept when its time is over. May be dropped at any time: a document takes over in
@@ -125,6 +133,14 @@ impl Poller {
     }
 
     fn take_over(&mut self, outcome: Result<Polled, PollError>, asked: Duration) {
+        self.figures.polled(
+            self.fleet,
+            match &outcome {
+                Ok(Polled::Unchanged) => Poll::Unchanged,
+                Ok(Polled::Fresh { .. }) => Poll::Fresh,
+                Err(_) => Poll::Failed,
+            },
+        );
         match outcome {
             Ok(Polled::Unchanged) => {
                 if let Some(desk) = &self.desk {

@@ -1,14 +1,26 @@
 //! The daemon from its start to its end.
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{
+    future::{Future, ready},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use scafo_proto::boot::Boot;
+use scafo_proto::figures::say;
 use scafo_proxy::Tunnels;
-use tokio::{net::TcpListener, sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    task::JoinSet,
+    time::timeout,
+};
 
 use crate::{
     config::{Config, Source},
     decide::Routing,
+    figures::{Figures, Places},
     front::Front,
     keeper::{Desk, Keeper},
     kept::{Kept, Unusable},
@@ -19,6 +31,21 @@ use crate::{
 /// How long reading what was kept may take. The largest document that may be kept is read within two seconds by a debug build; on a
 /// disk that takes longer the nodes are asked instead.
 const RESTORE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The sockets of the daemon.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Where requests come.
+    pub http: TcpListener,
+    /// Where it says what it counts, if anybody wants to know.
+    pub figures: Option<UnixListener>,
+}
+
+impl From<TcpListener> for Sockets {
+    fn from(http: TcpListener) -> Self {
+        Self { http, figures: None }
+    }
+}
 
 /// A task of the daemon ended although nobody asked it to. The process ends with it: an ingress that no longer polls
 /// would route by a document that grows old in silence.
@@ -31,13 +58,19 @@ pub struct EndedByItself;
 /// # Errors
 ///
 /// [`EndedByItself`].
-pub async fn run(config: Config, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), EndedByItself> {
+pub async fn run(
+    config: Config,
+    sockets: impl Into<Sockets>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), EndedByItself> {
+    let Sockets { http, figures: says } = sockets.into();
     let capacity = Capacity::claim();
-    let tunnels = Tunnels::new(capacity.tunnels);
+    let (places, figures) = (Places::new(capacity), Figures::default());
     let (kept, held) = restored(config.dir.as_deref(), &config.sources).await;
     let (routing, seen) = watch::channel(Arc::new(held));
-    let connections =
-        Connections::new(Front::new(seen, tunnels.clone(), capacity.requests, config.first_wait), capacity.connections);
+    let metrics = figures.metrics(places.clone(), seen.clone());
+    let front = Front::new(seen, &places, config.first_wait, figures.clone());
+    let connections = Connections::new(front, Arc::clone(&places.connections));
     tracing::info!(?capacity, fleets = config.sources.len(), "serving");
 
     let mut tasks = JoinSet::new();
@@ -47,9 +80,13 @@ pub async fn run(config: Config, listener: TcpListener, stop: impl Future<Output
             tasks.spawn(Keeper::new(kept.clone(), source.fleet.clone(), Arc::clone(&desk)).run());
             desk
         });
-        tasks.spawn(Poller::new(fleet, source, config.interval, routing.clone()).telling(desk).run());
+        let poller = Poller::new(fleet, source, config.interval, routing.clone());
+        tasks.spawn(poller.telling(desk).counting(figures.clone()).run());
     }
-    tasks.spawn(Arc::clone(&connections).accept(listener));
+    if let Some(socket) = says {
+        tasks.spawn(say(socket, move || ready(metrics.text())));
+    }
+    tasks.spawn(Arc::clone(&connections).accept(http));
     let outcome = tokio::select! {
         biased;
         () = stop => Ok(()),
@@ -58,7 +95,7 @@ pub async fn run(config: Config, listener: TcpListener, stop: impl Future<Output
 
     // Nothing new comes in; routing stays as it is for what is under way.
     tasks.shutdown().await;
-    let (cut, cut_tunnels) = tokio::join!(connections.end(config.grace), tunnels.close(config.grace));
+    let (cut, cut_tunnels) = tokio::join!(connections.end(config.grace), places.tunnels.close(config.grace));
     tracing::info!(cut, cut_tunnels, "ended");
     outcome
 }

@@ -95,7 +95,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(front: Front, most: usize) -> Arc<Self> {
+    pub(crate) fn new(front: Front, places: Arc<Semaphore>) -> Arc<Self> {
         let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
         let mut builder = auto::Builder::new(Owned { tasks: tasks.clone(), cut: cut.clone() });
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(LARGEST_HEAD);
@@ -106,7 +106,6 @@ impl Connections {
             .max_header_list_size(LARGEST_HEAD as u32)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_LIMIT);
-        let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
         Arc::new(Self { front: Arc::new(front), builder, places, tasks, drain: CancellationToken::new(), cut })
     }
 

@@ -175,6 +175,14 @@ impl Listeners {
         found(name, ready())
     }
 
+    /// Takes a Unix listener as [`Listeners::take_unix`] does, if one was passed.
+    ///
+    /// # Errors
+    /// When it cannot be used.
+    pub fn try_take_unix(&mut self, name: &str) -> Result<Option<tokio::net::UnixListener>, StartError> {
+        if self.positions.contains_key(name) { self.take_unix(name).map(Some) } else { Ok(None) }
+    }
+
     fn position(&self, name: &str) -> Result<usize, StartError> {
         self.positions.get(name).copied().ok_or_else(|| StartError::NoSocket(name.to_owned()))
     }

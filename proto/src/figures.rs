@@ -1,4 +1,5 @@
-//! `scafo.observe.v1`, from both ends: a process says what it counts, and another one asks.
+//! `scafo.observe.v1`, from both ends: a process says what it counts, and another one asks. A daemon that has no gRPC service otherwise
+//! does so on a socket of its own, [`SOCKET`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, Stream, stream};
+use tokio::net::UnixListener;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
@@ -16,8 +18,12 @@ use crate::observe::observe_server::{Observe, ObserveServer};
 use crate::observe::{MetricsChunk, MetricsRequest};
 use crate::transport;
 
-/// How long a process may take to say what it counts: it has it in memory.
+/// How long a process may take to say what it counts, with what it asks others for.
 pub const ASK: Duration = Duration::from_secs(2);
+/// How long one may take that asks nobody: it has it in memory, and whoever asks it is asked himself, for no longer than [`ASK`].
+pub const ASK_ALONE: Duration = Duration::from_secs(1);
+/// The name of the socket on which a daemon does nothing but say what it counts.
+pub const SOCKET: &str = "figures";
 
 type Collect = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
@@ -46,18 +52,30 @@ impl Observe for Exposed {
     }
 }
 
-/// What the process behind `channel` counts; `None` when it does not answer within [`ASK`].
-pub async fn ask(channel: Channel) -> Option<String> {
+/// Says on a socket of its own what a daemon counts, until it is dropped. A socket that breaks ends nobody's work.
+pub async fn say<F>(listener: UnixListener, collect: impl Fn() -> F + Send + Sync + 'static)
+where
+    F: Future<Output = String> + Send + 'static,
+{
+    let router = transport::server().add_service(Exposed::server(collect));
+    let peers = transport::Peers::of_socket(SOCKET);
+    let ended = transport::serve(listener, peers, router, std::future::pending()).await;
+    tracing::error!(?ended, "this process does not say any more what it counts");
+    std::future::pending().await
+}
+
+/// What the process behind `channel` counts; `None` when it does not answer within `patience`.
+pub async fn ask(channel: Channel, patience: Duration) -> Option<String> {
     let asked = async {
         let mut client = ObserveClient::new(channel);
-        let mut pieces = client.metrics(transport::within(ASK, MetricsRequest {})).await?.into_inner();
+        let mut pieces = client.metrics(transport::within(patience, MetricsRequest {})).await?.into_inner();
         let mut text = chunk::Assembly::default();
         while let Some(piece) = pieces.message().await? {
             text.push(&piece.data).map_err(|problem| crate::status::to_status(&problem))?;
         }
         Ok::<_, Status>(text.take())
     };
-    match tokio::time::timeout(ASK, asked).await {
+    match tokio::time::timeout(patience, asked).await {
         Ok(Ok(text)) => String::from_utf8(text.to_vec()).ok(),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a process does not say what it counts");

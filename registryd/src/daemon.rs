@@ -16,7 +16,7 @@ use scafo_core::view::Unplaced;
 use scafo_core::{NodeId, Problem, Timestamp};
 use scafo_proto::child::EXIT_REFUSED;
 use scafo_proto::figures::Exposed;
-use scafo_proto::transport::{Peers, channel, serve, server};
+use scafo_proto::transport::{Peers, serve, server};
 use scafo_store::Bucket;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
@@ -28,7 +28,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::bootstrap::{NotRegistered, Registered, STATE, register};
 use crate::coordinator::LeaseView;
 use crate::deploy::driver::Deploys;
-use crate::figures::{Counted, Figures};
+use crate::figures::{Counted, Figures, Others};
 use crate::node::disk::Disk;
 use crate::node::parting::Parting;
 use crate::node::wake::Wake;
@@ -178,9 +178,9 @@ pub async fn run(
     let under_way = UnderWay::default();
     let administration = |door| AdministrationService::new(phase.clone(), door, under_way.clone()).into_server();
     let figures = Figures::default();
-    let supervisor = channel(&settings.supervisor_socket);
+    let others = Others::of(&settings);
     let metrics = figures.metrics(&phase);
-    let collect = Figures::collect(metrics.clone(), supervisor.clone());
+    let collect = Figures::collect(metrics.clone(), others.clone());
     let desk = settings.observe_flush.map(|_| Desk::default());
     let grpc = server()
         .add_service(health.clone())
@@ -209,7 +209,7 @@ pub async fn run(
         every: every.get(),
         desk,
         metrics,
-        supervisor,
+        others,
         figures: figures.clone(),
         sequence: 0,
     });
@@ -362,7 +362,7 @@ pub(crate) mod testing {
 
     use ed25519_dalek::SigningKey;
     use scafo_core::record::{ApplicationRecord, PlacementRecord};
-    use scafo_core::settings::{BucketAccess, Millis, NodeIdentity, Secret};
+    use scafo_core::settings::{BucketAccess, FiguresSockets, Millis, NodeIdentity, Secret};
     use scafo_core::token::PublicKey;
     use scafo_store::MemoryBucket;
 
@@ -396,6 +396,7 @@ pub(crate) mod testing {
             embedded: false,
             dir: "/nonexistent/registry".into(),
             supervisor_socket: "/nonexistent/supervisor.sock".into(),
+            figures_sockets: FiguresSockets::default(),
             lease_ttl: Millis(15_000),
             heartbeat: Millis(30_000),
             liveness: Millis(90_000),

@@ -5,17 +5,20 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::join_all;
 use prometheus_client::encoding::EncodeLabelSet;
 use scafo_core::record::ProcessState;
+use scafo_core::settings::RegistrydSettings;
 use scafo_core::view::{ProcessStatus, ReconcileStatus};
-use scafo_proto::figures::ask;
+use scafo_proto::figures::{ASK_ALONE, ask};
+use scafo_proto::transport::channel;
 use scafo_store::{Bucket, ETagForm, Error, Head, ListRequest, Object, Page, Put, PutOptions};
 use scafo_telemetry::metrics::{
-    Counter, Family, Gauge, Histogram, Kind, Metrics, Registry, Samples, Unit, merge, read, seconds,
+    Counter, Family, Gauge, Histogram, Kind, Metrics, Registry, Samples, Unit, merge, read, seconds, up,
 };
 use scafo_telemetry::trace;
 use tokio::sync::watch;
@@ -98,16 +101,19 @@ impl Figures {
         Metrics::new("registryd", |registry| self.register(registry, phase))
     }
 
-    /// Everything that this daemon counts, and what the supervisor behind `supervisor` does.
+    /// Everything that this daemon counts, and what `others` do, with whether they said it.
     pub(crate) fn collect(
         metrics: Metrics,
-        supervisor: Channel,
+        others: Others,
     ) -> impl Fn() -> futures_util::future::BoxFuture<'static, String> + Send + Sync + 'static + use<> {
         move || {
-            let (metrics, supervisor) = (metrics.clone(), supervisor.clone());
+            let (metrics, others) = (metrics.clone(), others.clone());
             Box::pin(async move {
-                let asked = ask(supervisor).await;
-                merge([metrics.text().as_str(), asked.as_deref().unwrap_or_default()])
+                let told = others.told(ASK_ALONE).await;
+                let up = up(&told.iter().map(|(process, text)| (*process, text.is_some())).collect::<Vec<_>>());
+                let own = metrics.text();
+                let texts = told.iter().filter_map(|(_, text)| text.as_deref());
+                merge([up.as_str(), own.as_str()].into_iter().chain(texts))
             })
         }
     }
@@ -138,6 +144,29 @@ impl Figures {
         registry.register("observation_flushes", about, self.flushes.clone());
         let about = "Observations that were not recorded, by why";
         registry.register("observations_dropped", about, self.unrecorded.clone());
+    }
+}
+
+/// The processes that say what they count when this daemon asks: those that hand in nothing by themselves.
+#[derive(Debug, Clone)]
+pub(crate) struct Others(Vec<(&'static str, Channel)>);
+
+impl Others {
+    pub(crate) fn of(settings: &RegistrydSettings) -> Self {
+        let sockets = &settings.figures_sockets;
+        let all = [
+            ("supervisor", Some(&settings.supervisor_socket)),
+            ("bucketd", sockets.bucketd.as_ref()),
+            ("ingressd", sockets.ingressd.as_ref()),
+        ];
+        Self(all.into_iter().filter_map(|(process, socket)| Some((process, channel(socket?)))).collect())
+    }
+
+    /// What each of them counts; `None` for one that does not say it within `patience`.
+    pub(crate) async fn told(&self, patience: Duration) -> Vec<(&'static str, Option<String>)> {
+        let asked =
+            self.0.iter().map(|(process, channel)| async move { (*process, ask(channel.clone(), patience).await) });
+        join_all(asked).await
     }
 }
 

@@ -43,6 +43,9 @@ pub(crate) struct Sockets {
     pub(crate) admin: UnixListener,
     pub(crate) router: UnixListener,
     pub(crate) supervisor: UnixListener,
+    /// Where the daemons without a service for others say what they count, as far as the node has them.
+    pub(crate) bucketd: Option<UnixListener>,
+    pub(crate) ingressd: Option<UnixListener>,
 }
 
 /// Names of the sockets in the runtime directory. Each has a directory of its own, which its callers alone may enter.
@@ -50,6 +53,10 @@ pub(crate) const REGISTRY: &str = "registry/sock";
 pub(crate) const ADMIN: &str = "admin/sock";
 pub(crate) const ROUTER: &str = "router/sock";
 pub(crate) const SUPERVISOR: &str = "supervisor/sock";
+pub(crate) const BUCKETD: &str = "bucketd/sock";
+pub(crate) const INGRESSD: &str = "ingressd/sock";
+/// All of them.
+pub(crate) const SERVERS: [&str; 6] = [REGISTRY, ADMIN, ROUTER, SUPERVISOR, BUCKETD, INGRESSD];
 
 impl Sockets {
     /// Takes back those that the service manager kept and binds the others: all of them, or none. Those that were bound are
@@ -82,20 +89,22 @@ impl Sockets {
             bound.inspect(|listener| keep("unix", listener, name))
         };
         Ok(Self {
-            api,
-            ingress,
-            bucket,
-            metrics,
             registry: unix(REGISTRY)?,
             admin: unix(ADMIN)?,
             router: unix(ROUTER)?,
             supervisor: unix(SUPERVISOR)?,
+            bucketd: bucket.is_some().then(|| unix(BUCKETD)).transpose()?,
+            ingressd: ingress.is_some().then(|| unix(INGRESSD)).transpose()?,
+            api,
+            ingress,
+            bucket,
+            metrics,
         })
     }
 
     /// Removes what the sockets left in the file system.
     pub(crate) fn remove_files(dirs: &Dirs) {
-        for name in [REGISTRY, ADMIN, ROUTER, SUPERVISOR] {
+        for name in SERVERS {
             let _ = std::fs::remove_file(dirs.socket(name));
         }
     }

@@ -20,10 +20,13 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{
+    io::{InspectReader, InspectWriter},
+    sync::CancellationToken,
+};
 
 use self::{leftover::share, stall::StallGuard};
-use crate::{s3::Operations, store::Store};
+use crate::{figures::Figures, s3::Operations, store::Store};
 
 /// Answers 200 without a signature while the store can write, else 503.
 pub const HEALTH_PATH: &str = "/.well-known/scafo/health";
@@ -98,21 +101,24 @@ pub async fn serve(
     listener: TcpListener,
     store: Store,
     credentials: Credentials,
+    figures: Figures,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let service = build(&store, credentials);
+    let service = build(&store, credentials, &figures);
     let permits = Arc::new(Semaphore::new(connection_limit()));
+    figures.places(&permits);
+    let served = Served { service, store, figures };
     let drain = CancellationToken::new();
     let mut connections = JoinSet::new();
     let outcome = loop {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => break Ok(()),
-            () = store.ended() => break Err(ServeError::WriterEnded),
+            () = served.store.ended() => break Err(ServeError::WriterEnded),
             Some(_) = connections.join_next() => {}
             accepted = accept(&listener, &permits) => match accepted {
                 Ok((stream, permit)) => {
-                    connections.spawn(connection(stream, permit, service.clone(), store.clone(), drain.clone()));
+                    connections.spawn(connection(stream, permit, served.clone(), drain.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -131,8 +137,16 @@ pub async fn serve(
     outcome
 }
 
-fn build(store: &Store, credentials: Credentials) -> S3Service {
-    let mut builder = S3ServiceBuilder::new(Operations::new(store.clone()));
+/// What a connection needs.
+#[derive(Clone)]
+struct Served {
+    service: S3Service,
+    store: Store,
+    figures: Figures,
+}
+
+fn build(store: &Store, credentials: Credentials, figures: &Figures) -> S3Service {
+    let mut builder = S3ServiceBuilder::new(Operations::new(store.clone(), figures.clone()));
     builder.set_auth(credentials);
     builder.build()
 }
@@ -157,20 +171,17 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> io::Result<
     Ok((stream, permit))
 }
 
-async fn connection(
-    stream: TcpStream,
-    _permit: OwnedSemaphorePermit,
-    service: S3Service,
-    store: Store,
-    drain: CancellationToken,
-) {
+async fn connection(stream: TcpStream, _permit: OwnedSemaphorePermit, served: Served, drain: CancellationToken) {
     // Answers are small and awaited; delaying them to fill packets helps nobody.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let (received, sent) = (served.figures.clone(), served.figures.clone());
+    let stream = InspectReader::new(stream, move |bytes| received.received(bytes.len()));
+    let stream = InspectWriter::new(stream, move |bytes| sent.sent(bytes.len()));
     let answer = service_fn(move |req| {
-        let (service, store) = (service.clone(), store.clone());
-        async move { Ok::<_, Infallible>(respond(req, &service, &store).await) }
+        let served = served.clone();
+        async move { Ok::<_, Infallible>(respond(req, &served).await) }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -191,20 +202,22 @@ async fn connection(
     }
 }
 
-async fn respond(req: Request<Incoming>, service: &S3Service, store: &Store) -> HttpResponse {
+async fn respond(req: Request<Incoming>, served: &Served) -> HttpResponse {
     if req.uri().path() == HEALTH_PATH {
-        return health(req.method(), store.is_alive());
+        return health(req.method(), served.store.is_alive());
     }
     let waits =
         req.headers().get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     let (parts, body) = req.into_parts();
     let (body, leftover) = share(body, waits);
-    let answered = service.call(Request::from_parts(parts, Body::http_body(body))).await;
+    let answered = served.service.call(Request::from_parts(parts, Body::http_body(body))).await;
     leftover.discard().await;
-    answered.unwrap_or_else(|error| {
+    let answer = answered.unwrap_or_else(|error| {
         tracing::error!(?error, "a request could not be answered");
         plain(StatusCode::INTERNAL_SERVER_ERROR, "")
-    })
+    });
+    served.figures.answered(answer.status());
+    answer
 }
 
 fn health(method: &Method, alive: bool) -> HttpResponse {

@@ -15,7 +15,7 @@ pub(crate) const TEXT_BYTES_MAX: usize = 1 << 20;
 /// Samples of one flush. A node that runs a hundred applications has about four thousand.
 pub(super) const POINTS_MAX: usize = 32_768;
 
-/// The processes of a node that tell something. No other name is taken, so that their number is bounded.
+/// The processes of a node that hand something in. No other name is taken, so that their number is bounded.
 const PROCESSES: [&str; 4] = ["apiserver", "registryd", "routerd", "supervisor"];
 
 /// What a caller calls itself, if he is one of us.

@@ -10,24 +10,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use scafo_core::observation::ObservationKey;
 use scafo_core::{NodeId, Timestamp};
-use scafo_proto::figures::{ASK, ask};
+use scafo_proto::figures::ASK_ALONE;
 use scafo_store::{Bucket, Put, PutOptions};
 use scafo_telemetry::metrics::Metrics;
 use scafo_telemetry::trace::{Finished, Kept};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 use super::buffer::Buffer;
 use super::file::encode;
 use super::rows::Span;
 use crate::daemon::Fatal;
-use crate::figures::Figures;
+use crate::figures::{Figures, Others};
 use crate::registry::Clock;
 
 /// How long one PUT may take: longer than the store's own deadline, shorter than a flush usually is apart from the next.
 const PUT: Duration = Duration::from_secs(30);
-/// How long the supervisor is waited for when the daemon ends. It ends the daemon, may be ending itself, and leaves little time for the
-/// PUT: a last file without its samples is better than none.
+/// How long the others are waited for when the daemon ends. The supervisor ends the daemon, may be ending itself, and leaves little time
+/// for the PUT; the ingress may have ended already. A last file without their samples is better than none.
 const ASK_AT_END: Duration = Duration::from_millis(300);
 const CONTENT_TYPE: &str = "application/vnd.apache.parquet";
 
@@ -61,7 +60,7 @@ pub(crate) struct Flusher {
     pub(crate) desk: Desk,
     /// What this daemon measures.
     pub(crate) metrics: Metrics,
-    pub(crate) supervisor: Channel,
+    pub(crate) others: Others,
     pub(crate) figures: Figures,
     pub(crate) sequence: u64,
 }
@@ -90,7 +89,7 @@ impl Flusher {
                 kept.renew();
             }
             self.keep(&mut spans);
-            held = self.flush(held.take(), if ending { ASK_AT_END } else { ASK }).await;
+            held = self.flush(held.take(), if ending { ASK_AT_END } else { ASK_ALONE }).await;
             if ending {
                 return Fatal::ended("the daemon, as asked,");
             }
@@ -109,42 +108,53 @@ impl Flusher {
         Kept::handed_in(count, true);
     }
 
-    /// Writes what there is, and what is left of the flush before. Gives back what the bucket does not take. The supervisor's samples
-    /// are left out when it does not give them within `patience`.
+    /// Writes what there is, and what is left of the flush before. Gives back what the bucket does not take. The samples of a
+    /// process that does not give them within `patience` are left out.
     async fn flush(&mut self, held: Option<Unsent>, patience: Duration) -> Option<Unsent> {
         let now = self.clock.wall();
-        let told = tokio::time::timeout(patience, ask(self.supervisor.clone())).await.ok().flatten();
+        let told = self.others.told(patience).await;
         let (contents, dropped) = {
             let mut buffer = self.desk.buffer();
             buffer.text("registryd", micros(now), self.metrics.text());
-            buffer.text("supervisor", micros(now), told.unwrap_or_default());
+            for (process, text) in told {
+                buffer.text(process, micros(now), text.unwrap_or_default());
+            }
             buffer.drain()
         };
         self.figures.unrecorded("no_room", dropped);
-        if let Some(held) = held
-            && self.put(&held).await.is_err()
-        {
-            self.figures.unrecorded("not_taken", held.rows);
-        }
         let rows = (contents.points.len() + contents.spans.len()) as u64;
         let key = ObservationKey::new(self.node.clone(), now, self.sequence);
         self.sequence += 1;
         let node = self.node.clone();
         // Ten thousand rows take some ten milliseconds, in which other parts have something better to wait for.
         let encoded = tokio::task::spawn_blocking(move || encode(&node, &contents)).await;
-        let (Some(key), Ok(Ok(body))) = (key, encoded) else {
+        let file = if let (Some(key), Ok(Ok(body))) = (key, encoded) {
+            Some(Unsent { key, body, rows })
+        } else {
             tracing::error!("observations cannot be written; see that this machine's clock is right");
             self.figures.unrecorded("unwritable", rows);
-            return None;
+            None
         };
-        let file = Unsent { key, body, rows };
-        match self.put(&file).await {
-            Ok(()) => None,
-            Err(why) => {
-                tracing::debug!(why, "observations were not taken by the bucket");
-                Some(file)
-            }
+        // Beside each other: at a stop there is time for one request, and what was refused once may not cost what is new.
+        let (_, unsent) = tokio::join!(self.put_again(held), self.put_first(file));
+        unsent
+    }
+
+    /// The second and last try of a file.
+    async fn put_again(&self, held: Option<Unsent>) {
+        if let Some(held) = held
+            && self.put(&held).await.is_err()
+        {
+            self.figures.unrecorded("not_taken", held.rows);
         }
+    }
+
+    /// The first try of a file, which is given back when the bucket does not take it.
+    async fn put_first(&self, file: Option<Unsent>) -> Option<Unsent> {
+        let file = file?;
+        let why = self.put(&file).await.err()?;
+        tracing::debug!(why, "observations were not taken by the bucket");
+        Some(file)
     }
 
     async fn put(&self, file: &Unsent) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! Files, flushes, and finding them again.
 
+mod flushes;
+
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,18 +11,12 @@ use proptest::prelude::*;
 use scafo_core::key::prefix::OBSERVE;
 use scafo_core::observation::ObservationKey;
 use scafo_core::{NodeId, ProblemCode, Timestamp};
-use scafo_proto::transport::channel;
 use scafo_store::{Bucket, Fault, MemoryBucket, Operation, PutOptions};
-use scafo_telemetry::metrics::{Kind, Metrics};
-use tokio_util::sync::CancellationToken;
 
 use super::file::{FileError, decode, decode_within, encode};
-use super::flush::{Desk, Flusher};
 use super::pages::Budget;
-use super::read::{Choice, Chosen, Found, Got, InBucket, Source as _, choose, read};
+use super::read::{Choice, Chosen, Found, Got, InBucket, NODES_MAX, Source as _, choose, read};
 use super::rows::{Contents, Labels, Point, Span};
-use crate::figures::Figures;
-use crate::registry::{Clock, TokioClock};
 
 const NOW: i64 = 1_800_000_000_000;
 const MINUTE: i64 = 60_000;
@@ -128,150 +123,6 @@ fn a_row_with_more_labels_than_are_read_is_refused() {
     assert!(decode_within(bytes.clone(), &Budget::new(1 << 20, 30_000)).is_ok());
     assert!(matches!(decode_within(bytes.clone(), &Budget::new(1 << 20, 15_000)), Err(FileError::TooLarge)));
     assert!(matches!(decode_within(bytes, &Budget::new(10_000, 30_000)), Err(FileError::TooLarge)));
-}
-
-/// A flusher of a node `a` on that bucket.
-struct Stage {
-    memory: Arc<MemoryBucket>,
-    clock: TokioClock,
-    desk: Desk,
-    figures: Figures,
-    stop: CancellationToken,
-    running: tokio::task::JoinSet<crate::daemon::Fatal>,
-}
-
-impl Stage {
-    fn start(every: Duration) -> Self {
-        Self::beside(Path::new("/nonexistent/supervisor.sock"), every)
-    }
-
-    /// With a supervisor at this socket.
-    fn beside(supervisor: &Path, every: Duration) -> Self {
-        let memory = Arc::new(MemoryBucket::new());
-        let clock = TokioClock::starting_at(Timestamp::from_millis(NOW));
-        let (desk, figures, stop) = (Desk::default(), Figures::default(), CancellationToken::new());
-        let metrics = Metrics::new("registryd", |registry| {
-            let one = || vec![(vec![], 1.0)];
-            scafo_telemetry::metrics::read(registry, Kind::Gauge, ("one", "One", None), one);
-        });
-        let flusher = Flusher {
-            bucket: Arc::clone(&memory) as Arc<dyn Bucket>,
-            clock: Arc::new(clock),
-            node: node("a"),
-            every,
-            desk: desk.clone(),
-            metrics,
-            supervisor: channel(supervisor),
-            figures: figures.clone(),
-            sequence: 0,
-        };
-        let mut running = tokio::task::JoinSet::new();
-        running.spawn(flusher.run(stop.clone()));
-        Self { memory, clock, desk, figures, stop, running }
-    }
-
-    fn keys(&self) -> Vec<ObservationKey> {
-        self.memory.keys(OBSERVE).iter().map(|key| key.parse().unwrap()).collect()
-    }
-
-    async fn file(&self, key: &ObservationKey) -> Contents {
-        decode(self.memory.get(&key.to_string()).await.unwrap().unwrap().body).unwrap()
-    }
-
-    async fn stop(mut self) -> Self {
-        self.stop.cancel();
-        while self.running.join_next().await.is_some() {}
-        self
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn each_flush_is_one_request_and_one_file_in_the_hour_of_its_stamp() {
-    let stage = Stage::start(Duration::from_mins(1));
-    let before = stage.memory.requests();
-    stage.clock.sleep(Duration::from_mins(120)).await;
-    let keys = stage.keys();
-    // The first comes up to a quarter sooner than the others.
-    assert!((119..=121).contains(&keys.len()), "{}", keys.len());
-    assert_eq!(stage.memory.requests() - before, keys.len() as u64);
-    for pair in keys.windows(2) {
-        let apart = pair[1].at().since(pair[0].at());
-        assert!(apart >= Duration::from_mins(1) && apart < Duration::from_secs(70), "{apart:?}");
-    }
-    let file = stage.file(&keys[0]).await;
-    assert!(
-        file.points.iter().any(|point| point.name == "scafo_one" && point.process == "registryd" && point.value == 1.0)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_was_handed_in_is_in_the_next_file_once_and_a_stop_flushes() {
-    let stage = Stage::start(Duration::from_mins(1));
-    stage.desk.buffer().span(span(1));
-    stage.desk.buffer().text("apiserver", 5, "a 1\n".to_owned());
-    stage.clock.sleep(Duration::from_mins(3)).await;
-    stage.desk.buffer().span(span(2));
-    let stage = stage.stop().await;
-    let mut spans = Vec::new();
-    let mut told = 0;
-    for key in stage.keys() {
-        let file = stage.file(&key).await;
-        spans.extend(file.spans);
-        told += file.points.iter().filter(|point| point.process == "apiserver").count();
-    }
-    assert_eq!((spans, told), (vec![span(1), span(2)], 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stop_does_not_wait_for_a_supervisor_that_says_nothing() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("supervisor.sock");
-    // It takes calls, and answers none.
-    let _silent = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let stage = Stage::beside(&socket, Duration::from_mins(1));
-    stage.desk.buffer().span(span(1));
-    let before = stage.clock.mono();
-    let stage = stage.stop().await;
-    let took = stage.clock.mono().since(before);
-    assert!(took <= Duration::from_millis(500), "by the clock that the deadlines go by: {took:?}");
-    let [key] = &stage.keys()[..] else { panic!("one file: {:?}", stage.keys()) };
-    assert_eq!(stage.file(key).await.spans, [span(1)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_file_that_the_bucket_does_not_take_is_tried_once_more_and_then_dropped_and_counted() {
-    let stage = Stage::start(Duration::from_mins(1));
-    let mut tries: BTreeMap<String, u32> = BTreeMap::new();
-    let away = NOW + 5 * MINUTE;
-    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let log = Arc::clone(&seen);
-    stage.memory.plan(move |operation| match operation {
-        Operation::Put(key, _) => {
-            log.lock().unwrap().push(key.to_owned());
-            let at = key.parse::<ObservationKey>().unwrap().at();
-            let first = *tries.entry(key.to_owned()).and_modify(|n| *n += 1).or_insert(1) == 1;
-            // The bucket is away for one flush, and later for good.
-            let lost =
-                at.as_millis() >= away || (first && (NOW + 2 * MINUTE..NOW + 3 * MINUTE).contains(&at.as_millis()));
-            lost.then_some(Fault::LoseRequest)
-        }
-        Operation::Get(_) | Operation::Delete(_) | Operation::List(_) => None,
-    });
-    stage.desk.buffer().span(span(1));
-    stage.clock.sleep(Duration::from_millis(8 * MINUTE as u64 + 30_000)).await;
-    let written = stage.keys();
-    let last = written.last().unwrap().at().as_millis();
-    assert!((NOW + 4 * MINUTE - 20_000..away).contains(&last), "{last}");
-    assert!(
-        written.windows(2).all(|pair| pair[1].at().since(pair[0].at()) < Duration::from_secs(80)),
-        "none is missing before"
-    );
-    let seen = seen.lock().unwrap().clone();
-    let mut counts: BTreeMap<&String, u32> = BTreeMap::new();
-    seen.iter().for_each(|key| *counts.entry(key).or_default() += 1);
-    assert!(counts.values().all(|tries| *tries <= 2), "{counts:?}");
-    let text = Metrics::new("test", |registry| stage.figures.register_observations(registry)).text();
-    assert!(text.contains("scafo_observations_dropped_total{reason=\"not_taken\"}"), "{text}");
 }
 
 /// Seven days of three nodes, a file a minute each, all with the same content.
@@ -471,4 +322,22 @@ async fn of_more_files_than_a_look_knows_each_node_gives_its_newest() {
     }
     println!("400 nodes, {} files: {requests} requests", found.keys.len());
     assert!(requests < 400 * 6, "{requests}");
+}
+
+#[tokio::test]
+async fn of_more_nodes_than_a_look_knows_the_first_are_looked_at_and_the_number_of_the_others_is_told() {
+    let memory = Arc::new(MemoryBucket::new());
+    memory.set_now(Timestamp::from_millis(NOW));
+    for number in 0..NODES_MAX + 3 {
+        let key = ObservationKey::new(node(&format!("n{number:04}")), Timestamp::from_millis(NOW - MINUTE), 0).unwrap();
+        memory.put(&key.to_string(), Bytes::new(), PutOptions::default()).await.unwrap();
+    }
+    let source = InBucket(Arc::clone(&memory) as Arc<dyn Bucket>);
+    let found = source.find(None, Duration::from_hours(1)).await.unwrap();
+    let mut nodes: Vec<&str> = found.keys.iter().map(|key| key.node().as_str()).collect();
+    nodes.sort_unstable();
+    assert_eq!((nodes.len(), nodes[0], nodes[NODES_MAX - 1]), (2000, "n0000", "n1999"));
+    assert_eq!((found.nodes_left_out, found.cut), (3, false));
+    let one = source.find(Some(&node("n2002")), Duration::from_hours(1)).await.unwrap();
+    assert_eq!((one.keys.len(), one.nodes_left_out), (1, 0), "who is asked for by name is never one of them");
 }

@@ -355,6 +355,7 @@ fn settings(id: &str, dir: &Path) -> RegistrydSettings {
         embedded: false,
         dir: PathBuf::from(dir).join("registry"),
         supervisor_socket: dir.join("supervisor.sock"),
+        figures_sockets: scafo_core::settings::FiguresSockets::default(),
         lease_ttl: millis(3000),
         heartbeat: millis(1000),
         liveness: millis(20_000),

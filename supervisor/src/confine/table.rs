@@ -57,7 +57,7 @@ pub(crate) fn daemon(name: Name, program: &Path, dirs: &Dirs) -> Allowed {
         Name::Registryd => Allowed {
             read: network(),
             write: state("registryd"),
-            sockets: vec![dirs.socket(sockets::SUPERVISOR)],
+            sockets: [sockets::SUPERVISOR, sockets::BUCKETD, sockets::INGRESSD].map(|name| dirs.socket(name)).into(),
             tcp: Tcp::Everywhere,
             families: Families::Both,
             ..own

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use std::time::Duration;
 use scafo_core::NodeId;
 use scafo_core::config::Config;
 use scafo_core::settings::{
-    ApiserverSettings, BucketAccess, BucketdSettings, IngressSource, IngressdSettings, NodeIdentity, ObserveSettings,
-    RegistrydSettings, RouterdSettings, Secret, TelemetrySettings,
+    ApiserverSettings, BucketAccess, BucketdSettings, FiguresSockets, IngressSource, IngressdSettings, NodeIdentity,
+    ObserveSettings, RegistrydSettings, RouterdSettings, Secret, TelemetrySettings,
 };
 use scafo_core::token::PublicKey;
+use scafo_proto::figures::SOCKET as FIGURES;
 use scafo_proto::transport;
 use serde::Serialize;
 
@@ -150,8 +152,8 @@ impl Plan<'_> {
         let mut daemons = Vec::new();
         if let (Some(bucket), Some(listener)) = (self.embedded, &self.sockets.bucket) {
             let probe = http_probe(address(listener)?, "localhost".to_owned(), "/.well-known/scafo/health");
-            let socket = ("s3".to_owned(), shared(listener)?);
-            daemons.push(self.daemon(Name::Bucketd, probe, BACK_GRACE, vec![socket], &self.bucketd(bucket))?);
+            let sockets = with_figures(("s3", shared(listener)?), self.sockets.bucketd.as_ref())?;
+            daemons.push(self.daemon(Name::Bucketd, probe, BACK_GRACE, sockets, &self.bucketd(bucket))?);
         }
         let registry = vec![
             ("grpc".to_owned(), shared(&self.sockets.registry)?),
@@ -168,8 +170,8 @@ impl Plan<'_> {
         if let Some(listener) = &self.sockets.ingress {
             let host = "scafo-ingressd.invalid".to_owned();
             let probe = http_probe(reachable(address(listener)?), host, "/.well-known/scafo-ingress/health");
-            let socket = ("http".to_owned(), shared(listener)?);
-            daemons.push(self.daemon(Name::Ingressd, probe, FRONT_GRACE, vec![socket], &self.ingressd(local))?);
+            let sockets = with_figures(("http", shared(listener)?), self.sockets.ingressd.as_ref())?;
+            daemons.push(self.daemon(Name::Ingressd, probe, FRONT_GRACE, sockets, &self.ingressd(local))?);
         }
         Ok(daemons)
     }
@@ -260,6 +262,10 @@ impl Plan<'_> {
             drain_timeout: self.config.drain_timeout.into(),
             observe_flush: self.config.observe.flush.map(Into::into),
             observe_retention: self.config.observe.retention.into(),
+            figures_sockets: FiguresSockets {
+                bucketd: self.sockets.bucketd.as_ref().map(|_| self.dirs.socket(sockets::BUCKETD)),
+                ingressd: self.sockets.ingressd.as_ref().map(|_| self.dirs.socket(sockets::INGRESSD)),
+            },
             storage_value_bytes: self.config.storage_value_bytes,
         })
     }
@@ -337,7 +343,9 @@ fn named_callers(name: Name, users: &Users) -> Option<String> {
     let served: &[(&str, &str)] = match name {
         Name::Registryd => &[("grpc", sockets::REGISTRY), ("admin", sockets::ADMIN)],
         Name::Routerd => &[("grpc", sockets::ROUTER)],
-        Name::Bucketd | Name::Apiserver | Name::Ingressd => return None,
+        Name::Bucketd => &[(FIGURES, sockets::BUCKETD)],
+        Name::Ingressd => &[(FIGURES, sockets::INGRESSD)],
+        Name::Apiserver => return None,
     };
     let of = |(socket, server): &(&str, &str)| {
         let uids: Vec<String> = callers(server).iter().map(|caller| users.daemon(*caller).uid.to_string()).collect();
@@ -376,6 +384,15 @@ fn shared(socket: &impl std::os::fd::AsFd) -> Result<OwnedFd, Error> {
             "raise the limit of open files (LimitNOFILE, `ulimit -n`)",
         )
     })
+}
+
+/// The sockets of a daemon that serves HTTP, and beside it says what it counts.
+fn with_figures(
+    (name, served): (&str, OwnedFd),
+    figures: Option<&UnixListener>,
+) -> Result<Vec<(String, OwnedFd)>, Error> {
+    let figures = figures.map(|listener| Ok((FIGURES.to_owned(), shared(listener)?)));
+    std::iter::once(Ok((name.to_owned(), served))).chain(figures).collect()
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Dirs {
         for inner in ["registryd", "apiserver", "ingressd", "celld", "logs", "processes"] {
             private_dir(&dirs.state.join(inner)).map_err(|error| cannot_write(&dirs.state.join(inner), &error))?;
         }
-        for server in [sockets::REGISTRY, sockets::ADMIN, sockets::ROUTER, sockets::SUPERVISOR] {
+        for server in sockets::SERVERS {
             let socket = dirs.socket(server);
             let directory = socket.parent().unwrap_or(&dirs.runtime);
             private_dir(directory).map_err(|error| cannot_write(directory, &error))?;
@@ -76,7 +76,7 @@ impl Dirs {
             let mode = if name == Name::Apiserver { 0o710 } else { 0o700 };
             give(&path, owner.uid, owner.gid, mode).map_err(failed(&path))?;
         }
-        for server in [sockets::REGISTRY, sockets::ADMIN, sockets::ROUTER, sockets::SUPERVISOR] {
+        for server in sockets::SERVERS {
             let socket = self.socket(server);
             let directory = socket.parent().unwrap_or(&self.runtime);
             let (group, mode) = users.callers(server).map_or((0, 0o700), |group| (group, 0o710));

@@ -73,8 +73,7 @@ impl Users {
     /// A daemon's user. Its groups are the servers that it may call.
     pub(crate) fn daemon(&self, name: Name) -> User {
         let uid = self.range.start() + name as u32;
-        let servers = [sockets::REGISTRY, sockets::ROUTER, sockets::SUPERVISOR];
-        let groups = servers.iter().filter(|server| callers(server).contains(&name));
+        let groups = sockets::SERVERS.iter().filter(|server| callers(server).contains(&name));
         let mask = if name == Name::Apiserver { GROUP_READS } else { PRIVATE };
         User { uid, gid: uid, groups: groups.filter_map(|server| self.callers(server)).collect(), mask }
     }
@@ -85,6 +84,8 @@ impl Users {
             sockets::REGISTRY => 0,
             sockets::ROUTER => 1,
             sockets::SUPERVISOR => 2,
+            sockets::BUCKETD => 3,
+            sockets::INGRESSD => 4,
             _ => return None,
         };
         Some(self.range.start() + CALLERS + offset)
@@ -166,7 +167,7 @@ pub(crate) fn callers(server: &str) -> &'static [Name] {
     match server {
         sockets::REGISTRY => &[Name::Apiserver, Name::Routerd],
         sockets::ROUTER => &[Name::Apiserver],
-        sockets::SUPERVISOR => &[Name::Registryd],
+        sockets::SUPERVISOR | sockets::BUCKETD | sockets::INGRESSD => &[Name::Registryd],
         // The node's own command line.
         _ => &[],
     }
@@ -223,11 +224,12 @@ mod tests {
         let all = [Name::Bucketd, Name::Registryd, Name::Routerd, Name::Apiserver, Name::Ingressd];
         let uids: std::collections::BTreeSet<u32> = all.iter().map(|name| users.daemon(*name).uid).collect();
         assert_eq!(uids.len(), all.len());
-        let [registry, router, supervisor] =
-            [sockets::REGISTRY, sockets::ROUTER, sockets::SUPERVISOR].map(|server| users.callers(server).unwrap());
+        let [registry, router, supervisor, bucketd, ingressd] =
+            [sockets::REGISTRY, sockets::ROUTER, sockets::SUPERVISOR, sockets::BUCKETD, sockets::INGRESSD]
+                .map(|server| users.callers(server).unwrap());
         assert_eq!(users.daemon(Name::Apiserver).groups, [registry, router]);
         assert_eq!(users.daemon(Name::Routerd).groups, [registry]);
-        assert_eq!(users.daemon(Name::Registryd).groups, [supervisor]);
+        assert_eq!(users.daemon(Name::Registryd).groups, [supervisor, bucketd, ingressd]);
         for name in [Name::Bucketd, Name::Ingressd] {
             assert_eq!(users.daemon(name).groups, Vec::<u32>::new());
         }

@@ -181,6 +181,7 @@ fn settings(index: usize) -> RegistrydSettings {
         embedded: false,
         dir: nothing(),
         supervisor_socket: nothing(),
+        figures_sockets: scafo_core::settings::FiguresSockets::default(),
         lease_ttl: LEASE_TTL,
         heartbeat: HEARTBEAT,
         liveness: LIVENESS,

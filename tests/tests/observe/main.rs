@@ -20,6 +20,8 @@ use scafo_tests::{Node, Project, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// What people read about the figures.
+const DOCUMENT: &str = include_str!("../../../docs/observations.md");
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Reads OpenMetrics text from standard input as strictly as its own library does, and prints each sample with its family's type.
@@ -81,6 +83,8 @@ async fn one_scrape_of_a_node_shows_what_all_its_processes_count_and_a_strict_re
         assert_eq!(node.api().get("/v1/applications/shop").await.unwrap().0, 200);
     }
     assert!(node.api().ingress("/v1/ingress/routes").send().await.unwrap().status().is_success());
+    assert_eq!(node.get("shop", "/").await.unwrap().0, 200);
+    assert_eq!(node.get("nobody", "/").await.unwrap().0, 404);
     // The apiserver looks at what became of a deploy now and then; whoever polls may see its end sooner.
     wait::until("the end of the deploy is counted", LIMIT, || async {
         (Scrape::of(&node).await.sum("scafo_deploys_total", &[("outcome", "deployed")]) >= 1.0).then_some(())
@@ -91,10 +95,16 @@ async fn one_scrape_of_a_node_shows_what_all_its_processes_count_and_a_strict_re
     node.kill_daemon("scafo-routerd").await;
     // A new process says each of these as soon as it has done it once, and until then none or less.
     let scrape = until_it_shows(&node, &[&UP[..], &MEMORY[..], &COUNTED[..]].concat()).await;
-    for process in ["apiserver", "registryd", "routerd"] {
+    for process in ["supervisor", "bucketd", "registryd", "routerd", "apiserver", "ingressd"] {
         assert!(scrape.sum("scafo_process_age_seconds", &[("process", process)]) >= 0.0);
     }
     assert_eq!(scrape.sum("scafo_applications_unplaced", &[]), 0.0);
+    for (_, name, ..) in &scrape.0 {
+        let family =
+            ["_total", "_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+        let family = family.trim_start_matches("scafo_");
+        assert!(DOCUMENT.contains(&format!("`{family}`")) || family == "up", "{family} is in no document");
+    }
     // Nothing but the time and the new process adds a series: labels are bounded.
     assert!(scrape.0.len() <= before.0.len() + 50, "{} after {}", scrape.0.len(), before.0.len());
     node.stop().await;
@@ -103,10 +113,13 @@ async fn one_scrape_of_a_node_shows_what_all_its_processes_count_and_a_strict_re
 /// A name, labels, and how much there is of it at least.
 type Sample = (&'static str, &'static [(&'static str, &'static str)], f64);
 
-const UP: [Sample; 3] = [
+const UP: [Sample; 6] = [
+    ("scafo_up", &[("process", "supervisor")], 1.0),
+    ("scafo_up", &[("process", "bucketd")], 1.0),
     ("scafo_up", &[("process", "apiserver")], 1.0),
     ("scafo_up", &[("process", "registryd")], 1.0),
     ("scafo_up", &[("process", "routerd")], 1.0),
+    ("scafo_up", &[("process", "ingressd")], 1.0),
 ];
 
 const MEMORY: [Sample; 7] = [
@@ -119,7 +132,7 @@ const MEMORY: [Sample; 7] = [
     ("scafo_process_memory_bytes", &[("process", "application")], 1e6),
 ];
 
-const COUNTED: [Sample; 18] = [
+const COUNTED: [Sample; 37] = [
     ("scafo_http_requests_total", &[("route", "/v1/applications/{name}"), ("status", "200")], 3.0),
     ("scafo_http_request_duration_seconds_count", &[("route", "/v1/ingress/routes")], 1.0),
     ("scafo_deploys_total", &[("outcome", "deployed")], 1.0),
@@ -138,6 +151,25 @@ const COUNTED: [Sample; 18] = [
     ("scafo_routing_renders_total", &[], 1.0),
     ("scafo_routing_routes", &[], 1.0),
     ("scafo_process_starts_total", &[("process", "routerd")], 2.0),
+    ("scafo_ingress_requests_total", &[("outcome", "forwarded"), ("status", "2xx")], 1.0),
+    ("scafo_ingress_requests_total", &[("outcome", "unknown_host"), ("status", "4xx")], 1.0),
+    ("scafo_ingress_request_duration_seconds_count", &[], 2.0),
+    ("scafo_ingress_polls_total", &[("fleet", "0"), ("outcome", "fresh")], 1.0),
+    ("scafo_ingress_polls_total", &[("fleet", "0"), ("outcome", "unchanged")], 1.0),
+    ("scafo_ingress_document_timestamp_seconds", &[("fleet", "0")], 1.7e9),
+    ("scafo_ingress_hosts", &[], 2.0),
+    ("scafo_ingress_connections", &[("of", "limit")], 16.0),
+    ("scafo_ingress_requests_open", &[("of", "limit")], 16.0),
+    ("scafo_ingress_tunnels", &[("of", "limit")], 16.0),
+    ("scafo_bucketd_requests_total", &[("operation", "put"), ("outcome", "done")], 3.0),
+    ("scafo_bucketd_requests_total", &[("operation", "put"), ("outcome", "refused")], 1.0),
+    ("scafo_bucketd_requests_total", &[("operation", "list"), ("outcome", "done")], 1.0),
+    ("scafo_bucketd_request_duration_seconds_count", &[("operation", "get")], 1.0),
+    ("scafo_bucketd_answers_total", &[("status", "412")], 1.0),
+    ("scafo_bucketd_received_bytes_total", &[], 1000.0),
+    ("scafo_bucketd_sent_bytes_total", &[], 1000.0),
+    ("scafo_bucketd_connections", &[("of", "used")], 1.0),
+    ("scafo_bucketd_connections", &[("of", "limit")], 1.0),
 ];
 
 /// The first scrape that has all of these.

@@ -105,12 +105,14 @@ async fn what_a_node_measures_and_traces_is_read_back_by_its_command_line_and_by
     assert_eq!(call["parent"], request["id"]);
 
     // Of every process, and as the listener for metrics spells it.
-    let wanted: [(&str, &[(&str, &str)]); 5] = [
+    let wanted: [(&str, &[(&str, &str)]); 7] = [
         ("scafo_http_requests_total", &[("route", "/v1/applications/{name}"), ("status", "200")]),
         ("scafo_routing_renders_total", &[]),
         ("scafo_bucket_requests_total", &[("operation", "put"), ("outcome", "written")]),
         ("scafo_process_memory_bytes", &[("process", "bucketd")]),
         ("scafo_application_ready", &[("application", "shop")]),
+        ("scafo_ingress_polls_total", &[("fleet", "0"), ("outcome", "unchanged")]),
+        ("scafo_bucketd_requests_total", &[("operation", "put"), ("outcome", "done")]),
     ];
     for (name, labels) in wanted {
         wait::until(name, LIMIT, || async {
