@@ -51,6 +51,8 @@ const BATCH: usize = 512;
 const LINGER: Duration = Duration::from_secs(1);
 /// How long a collector may take for a batch.
 const SEND: Duration = Duration::from_secs(5);
+/// How much longer it is waited for why it did not: the exporter tries again within its time, and has its reason when that is over.
+const REASON: Duration = Duration::from_secs(1);
 /// How long the last spans may take when the process ends.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -197,7 +199,7 @@ impl Export {
     pub fn begin(endpoint: &str, service: &'static str, node: &str) -> Result<Self, ExportError> {
         let mut builder = SpanExporter::builder().with_tonic().with_endpoint(endpoint).with_timeout(SEND);
         if endpoint.starts_with("https:") {
-            // By the authorities that this machine trusts: the exporter by itself knows none.
+            // By the authorities that this machine trusts, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`: the exporter by itself knows none.
             builder = builder.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
         }
         let mut exporter = builder.build()?;
@@ -235,6 +237,7 @@ impl Drop for Export {
 /// Sends batches until it is told to end; then what waits.
 async fn send(exporter: SpanExporter, mut queue: mpsc::Receiver<SpanData>, mut ended: oneshot::Receiver<()>) {
     let mut ending = false;
+    let mut complaint = None;
     while !ending {
         let mut batch = Vec::with_capacity(BATCH);
         tokio::select! {
@@ -249,10 +252,28 @@ async fn send(exporter: SpanExporter, mut queue: mpsc::Receiver<SpanData>, mut e
             continue;
         }
         let spans = batch.len() as u64;
-        let sent = tokio::time::timeout(SEND, exporter.export(batch)).await;
-        let count = if matches!(sent, Ok(Ok(()))) { &COLLECTOR.sent } else { &COLLECTOR.unsent };
+        let failure = match tokio::time::timeout(SEND + REASON, exporter.export(batch)).await {
+            Ok(Ok(())) => None,
+            // Names the code, and what our own end says of a connection that did not come about: never words of the collector.
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("it gives no answer within {} s", SEND.as_secs())),
+        };
+        let count = if failure.is_none() { &COLLECTOR.sent } else { &COLLECTOR.unsent };
         count.fetch_add(spans, Ordering::Relaxed);
+        tell(&mut complaint, failure);
     }
+}
+
+/// Says once that the collector takes no spans and why, and once that it does again.
+fn tell(complaint: &mut Option<String>, failure: Option<String>) {
+    if *complaint == failure {
+        return;
+    }
+    match &failure {
+        Some(error) => tracing::warn!(error, "the collector of `observe.otlp` takes no spans; they are dropped"),
+        None => tracing::info!("the collector of `observe.otlp` takes spans again"),
+    }
+    *complaint = failure;
 }
 
 /// Waits for a span, and then for so long for others. What it has taken when it is dropped stays in the batch.

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use super::Probe;
 use crate::api::Error;
-use crate::confine::{self, Allowed, Confinement};
+use crate::confine::{self, Allowed, Confinement, Tcp};
 use crate::sockets::{self, Sockets, address, executable, share};
 use crate::spawn::{Bond, Input, Limits, Output, Rights, Spec, User};
 use crate::state::{Dirs, EmbeddedBucket, Users, callers};
@@ -37,6 +37,8 @@ const POLL: Duration = Duration::from_secs(5);
 const DEV_POLL: Duration = Duration::from_millis(250);
 /// Variables of ours that daemons get: they are about the log and about people, never secrets.
 const PASSED: [&str; 6] = ["SCAFO_LOG", "SCAFO_LOG_FORMAT", "RUST_BACKTRACE", "NO_COLOR", "TZ", "TMPDIR"];
+/// Variables that name other authorities for TLS than those of the machine: a file, and directories with colons between them.
+const AUTHORITIES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// Our daemons, in the order in which they are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,7 +199,7 @@ impl Plan<'_> {
         };
         let settings = serde_json::to_vec(&Whole { settings, telemetry })
             .map_err(|error| Error::new(format!("the settings cannot be written: {error}"), "report this"))?;
-        let passed = PASSED.iter().filter_map(|name| self.environment.get_key_value(*name));
+        let passed = PASSED.iter().chain(&AUTHORITIES).filter_map(|name| self.environment.get_key_value(*name));
         let mut environment: BTreeMap<String, String> = passed.map(|(k, v)| (k.clone(), v.clone())).collect();
         environment.extend(self.config.log.iter().map(|filter| ("SCAFO_LOG".to_owned(), filter.clone())));
         // For people who look at a process and ask which node it belongs to.
@@ -210,7 +212,7 @@ impl Plan<'_> {
         Ok(Daemon {
             name,
             user: self.users.map(|users| users.daemon(name)),
-            allowed: self.telling(name, confine::daemon(name, &real, self.dirs)),
+            allowed: self.trusting(self.telling(name, confine::daemon(name, &real, self.dirs))),
             executable,
             probe,
             grace,
@@ -234,6 +236,16 @@ impl Plan<'_> {
         }
     }
 
+    /// Those that connect to other machines read the authorities that they are told of.
+    fn trusting(&self, allowed: Allowed) -> Allowed {
+        if allowed.tcp == Tcp::Nowhere {
+            return allowed;
+        }
+        let named = AUTHORITIES.iter().filter_map(|name| self.environment.get(*name));
+        let read = allowed.read.into_iter().chain(named.flat_map(std::env::split_paths)).collect();
+        Allowed { read, ..allowed }
+    }
+
     fn bucketd(&self, bucket: &EmbeddedBucket) -> BucketdSettings {
         BucketdSettings {
             dir: EmbeddedBucket::data(self.dirs),
@@ -250,6 +262,10 @@ impl Plan<'_> {
             embedded: self.embedded.is_some(),
             dir: self.dirs.state.join("registryd"),
             supervisor_socket: self.dirs.socket(sockets::SUPERVISOR),
+            figures_sockets: FiguresSockets {
+                bucketd: self.sockets.bucketd.as_ref().map(|_| self.dirs.socket(sockets::BUCKETD)),
+                ingressd: self.sockets.ingressd.as_ref().map(|_| self.dirs.socket(sockets::INGRESSD)),
+            },
             lease_ttl: self.config.lease_ttl.into(),
             heartbeat: self.config.node.heartbeat.into(),
             liveness: self.config.node.liveness.into(),
@@ -262,10 +278,6 @@ impl Plan<'_> {
             drain_timeout: self.config.drain_timeout.into(),
             observe_flush: self.config.observe.flush.map(Into::into),
             observe_retention: self.config.observe.retention.into(),
-            figures_sockets: FiguresSockets {
-                bucketd: self.sockets.bucketd.as_ref().map(|_| self.dirs.socket(sockets::BUCKETD)),
-                ingressd: self.sockets.ingressd.as_ref().map(|_| self.dirs.socket(sockets::INGRESSD)),
-            },
             storage_value_bytes: self.config.storage_value_bytes,
         })
     }
@@ -373,6 +385,15 @@ pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The sockets of a daemon that serves HTTP, and beside it says what it counts.
+fn with_figures(
+    (name, served): (&str, OwnedFd),
+    figures: Option<&UnixListener>,
+) -> Result<Vec<(String, OwnedFd)>, Error> {
+    let figures = figures.map(|listener| Ok((FIGURES.to_owned(), shared(listener)?)));
+    std::iter::once(Ok((name.to_owned(), served))).chain(figures).collect()
+}
+
 fn http_probe(address: SocketAddr, host: String, path: &'static str) -> Probe {
     Probe::Http { address, host, path }
 }
@@ -384,15 +405,6 @@ fn shared(socket: &impl std::os::fd::AsFd) -> Result<OwnedFd, Error> {
             "raise the limit of open files (LimitNOFILE, `ulimit -n`)",
         )
     })
-}
-
-/// The sockets of a daemon that serves HTTP, and beside it says what it counts.
-fn with_figures(
-    (name, served): (&str, OwnedFd),
-    figures: Option<&UnixListener>,
-) -> Result<Vec<(String, OwnedFd)>, Error> {
-    let figures = figures.map(|listener| Ok((FIGURES.to_owned(), shared(listener)?)));
-    std::iter::once(Ok((name.to_owned(), served))).chain(figures).collect()
 }
 
 #[cfg(test)]

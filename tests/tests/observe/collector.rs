@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
 /// One span as it came.
@@ -41,13 +43,23 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub(crate) async fn start() -> Self {
+        Self::serve(Server::builder()).await
+    }
+
+    /// One that shows a certificate of this authority.
+    pub(crate) async fn behind_tls(authority: &Authority) -> Self {
+        let tls = ServerTlsConfig::new().identity(authority.certificate("127.0.0.1"));
+        Self::serve(Server::builder().tls_config(tls).expect("a certificate")).await
+    }
+
+    async fn serve(mut server: Server) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let kept = Kept::default();
         let service = TraceServiceServer::new(kept.clone());
         let mut serving = JoinSet::new();
         serving.spawn(async move {
-            let server = tonic::transport::Server::builder().add_service(service);
+            let server = server.add_service(service);
             server.serve_with_incoming(TcpListenerStream::new(listener)).await.expect("a working listener");
         });
         Self { address, kept, _serving: serving }
@@ -69,6 +81,35 @@ impl Collector {
 
     pub(crate) fn text(&self) -> String {
         self.kept.text.lock().expect("nothing panics with it").clone()
+    }
+}
+
+/// Who vouches for a collector.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    pub(crate) fn named(name: &str) -> Self {
+        let mut about = CertificateParams::default();
+        about.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        about.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let pem = about.self_signed(&key).expect("a certificate").pem();
+        Self { issuer: Issuer::new(about, key), pem }
+    }
+
+    /// Its own certificate.
+    pub(crate) fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    fn certificate(&self, name: &str) -> Identity {
+        let key = KeyPair::generate().expect("a key");
+        let about = CertificateParams::new([name.to_owned()]).expect("a name");
+        let certificate = about.signed_by(&key, &self.issuer).expect("a certificate");
+        Identity::from_pem(certificate.pem(), key.serialize_pem())
     }
 }
 

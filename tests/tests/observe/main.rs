@@ -12,7 +12,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use collector::{Collector, Span};
+use collector::{Authority, Collector, Span};
 use reqwest::Method;
 use scafo_tests::load::client;
 use scafo_tests::stores::tools;
@@ -317,4 +317,53 @@ async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails
     })
     .await;
     node.stop().await;
+}
+
+#[tokio::test]
+async fn a_collector_behind_tls_gets_spans_when_its_authority_is_trusted_and_else_it_is_named_and_costs_only_spans() {
+    let dir = TempDir::new().unwrap();
+    let (trusted, other) = (Authority::named("trusted"), Authority::named("another"));
+    let file = dir.path().join("authority.pem");
+    std::fs::write(&file, trusted.pem()).unwrap();
+    for (authority, is_trusted) in [(&trusted, true), (&other, false)] {
+        let collector = Collector::behind_tls(authority).await;
+        let endpoint = format!("https://{}", collector.address);
+        let settings = [
+            ("SCAFO_OBSERVE_OTLP", endpoint.as_str()),
+            ("SCAFO_OBSERVE_METRICS_LISTEN", "127.0.0.1:0"),
+            ("SSL_CERT_FILE", file.to_str().unwrap()),
+        ];
+        let state = dir.path().join(if is_trusted { "trusting" } else { "distrusting" });
+        let node = Node::start_in(&state, &settings).await;
+        assert_eq!(node.api().get("/v1/applications").await.unwrap().0, 200);
+        assert!(node.api().ingress("/v1/ingress/routes").send().await.unwrap().status().is_success());
+        let warning = "the collector of `observe.otlp` takes no spans";
+        if is_trusted {
+            wait::until("spans of three processes", LIMIT, || async {
+                let spans = collector.spans();
+                let told = |service: &str| spans.iter().any(|span| span.service == service);
+                ["scafo-apiserver", "scafo-registryd", "scafo-routerd"].into_iter().all(told).then_some(())
+            })
+            .await;
+            assert!(!node.log().contains(warning), "{}", node.log());
+        } else {
+            wait::until("the spans are dropped and counted", LIMIT, || async {
+                let scrape = Scrape::of(&node).await;
+                (scrape.sum("scafo_spans_dropped_total", &[("process", "apiserver"), ("reason", "not_taken")]) > 0.0)
+                    .then_some(())
+            })
+            .await;
+            // A line of a daemon takes its way through the supervisor.
+            let said = wait::until("the log names it", LIMIT, || async {
+                let log = node.log();
+                let said: Vec<String> = log.lines().filter(|line| line.contains(warning)).map(str::to_owned).collect();
+                (!said.is_empty()).then_some(said)
+            })
+            .await;
+            assert!(said.iter().all(|line| line.contains("UnknownIssuer")), "{said:?}");
+            assert!(collector.spans().is_empty());
+            assert_eq!(node.api().get("/v1/applications").await.unwrap().0, 200, "everything else goes on");
+        }
+        node.stop().await;
+    }
 }
