@@ -6,8 +6,8 @@
 //! machine itself may lose with a power failure is covered by refusing, after a new boot, every token that was signed before
 //! this process started, for as long as one that was used before the boot could be accepted. When the disk takes no more ids, the mark of the boot is emptied, which needs no space: the ids are then
 //! in memory only, and the next process refuses what was signed before it started, as after a new boot. So a full disk
-//! neither closes the API nor opens it to a second use. A clock that was ahead for a while closes nothing either: only what was
-//! really forgotten is refused for good. What another node accepted is not known here: a token is single-use on
+//! neither closes the API nor opens it to a second use. A clock that is set back by minutes or more is taken as a new boot is: ids
+//! of the time that comes again are gone, and refusing all of that time would close the API for as long. What another node accepted is not known here: a token is single-use on
 //! each node.
 
 use std::collections::{BTreeMap, HashSet};
@@ -30,6 +30,8 @@ use scafo_proto::boot::Boot;
 const ACCEPTABLE: Duration = Duration::from_secs((MAX_LIFETIME_S + 2 * CLOCK_SKEW_S).unsigned_abs());
 /// Width of a bucket in seconds.
 const BUCKET_S: i64 = 60;
+/// A clock that goes back by more buckets than these was set: one that is only corrected goes on within what is acceptable at once.
+const BACK: i64 = 3;
 /// Tokens in one bucket: a million a minute. At most four buckets are alive, since a token is acceptable for at most two
 /// minutes from now; full they take about 120 MiB.
 const BUCKET_TOKENS: usize = 1_000_000;
@@ -52,22 +54,28 @@ pub(super) enum Outcome {
 
 pub(super) struct Replay {
     dir: PathBuf,
-    lost: Option<Lost>,
     state: Mutex<State>,
 }
 
-/// Tokens that were signed earlier may have been accepted by a process whose record of it is not whole.
+/// Tokens that were signed earlier may have been accepted, and the record of it is not whole.
 struct Lost {
     signed_before_s: i64,
     /// From then on none of them is acceptable any more.
     until: Instant,
 }
 
+impl Lost {
+    fn at(now: Timestamp, mono: Instant) -> Self {
+        Self { signed_before_s: now.as_seconds(), until: mono + ACCEPTABLE }
+    }
+}
+
 #[derive(Default)]
 struct State {
     buckets: BTreeMap<i64, Bucket>,
-    /// Every bucket below was forgotten or never had an id, and takes none even if the clock goes back.
+    /// Every bucket below was forgotten or never had an id, and takes none even if the clock goes back a little.
     floor: i64,
+    lost: Option<Lost>,
     /// The disk failed at some time, and the next process knows.
     in_memory: bool,
 }
@@ -86,9 +94,8 @@ impl Replay {
     pub(super) fn open(dir: &Path, now: Timestamp, mono: Instant) -> io::Result<Self> {
         let dir = dir.join("tokens");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let lost =
-            may_be_incomplete(&dir)?.then(|| Lost { signed_before_s: now.as_seconds(), until: mono + ACCEPTABLE });
-        let mut state = State { floor: i64::MIN, ..State::default() };
+        let lost = may_be_incomplete(&dir)?.then(|| Lost::at(now, mono));
+        let mut state = State { floor: i64::MIN, lost, ..State::default() };
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
             if let Some(number) = number_in(&path, IDS) {
@@ -97,8 +104,8 @@ impl Replay {
                 state.floor = state.floor.max(number.saturating_add(1));
             }
         }
-        state.forget(bucket_of(now.as_seconds()), &dir);
-        Ok(Self { dir, lost, state: Mutex::new(state) })
+        state.advance(now, mono, &dir);
+        Ok(Self { dir, state: Mutex::new(state) })
     }
 
     /// How many ids are remembered.
@@ -113,14 +120,12 @@ impl Replay {
     /// `draining` when it cannot be written down, or too many were; then it is not accepted.
     pub(super) fn accept(&self, claims: &Claims, now: Timestamp, mono: Instant) -> Result<Outcome, Problem> {
         let Some(id) = id(claims) else { return Ok(Outcome::Used) };
-        if self.lost.as_ref().is_some_and(|lost| claims.iat < lost.signed_before_s && mono < lost.until) {
-            return Ok(Outcome::Used);
-        }
         let number = bucket_of(claims.exp.saturating_add(CLOCK_SKEW_S));
         // One write of 16 bytes to the page cache happens under this lock. Nothing in it panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.forget(bucket_of(now.as_seconds()), &self.dir);
-        if number < state.floor {
+        state.advance(now, mono, &self.dir);
+        let lost = state.lost.as_ref().is_some_and(|lost| claims.iat < lost.signed_before_s && mono < lost.until);
+        if lost || number < state.floor {
             return Ok(Outcome::Used);
         }
         if !state.buckets.contains_key(&number) {
@@ -162,6 +167,18 @@ fn unwritten(error: io::Error) -> Problem {
 }
 
 impl State {
+    /// Goes on to this time, or back to it.
+    fn advance(&mut self, now: Timestamp, mono: Instant, dir: &Path) {
+        let current = bucket_of(now.as_seconds());
+        if self.floor.saturating_sub(current) > BACK {
+            tracing::warn!("the clock was set back: tokens that were signed before are refused for two minutes");
+            remove(std::iter::once(mark(dir, self.floor)), Ok(()));
+            self.floor = i64::MIN;
+            self.lost = Some(Lost::at(now, mono));
+        }
+        self.forget(current, dir);
+    }
+
     /// Forgets the buckets before `current`. An empty file has the number of the last of them: by it the next process knows how
     /// far this one came.
     fn forget(&mut self, current: i64, dir: &Path) {
@@ -169,17 +186,9 @@ impl State {
         let past = std::mem::replace(&mut self.buckets, alive);
         let Some(last) = past.keys().next_back().copied() else { return };
         let floor = self.floor.max(last.saturating_add(1));
-        let mark = |floor: i64| file_of(dir, floor.saturating_sub(1), PAST);
-        let marked = File::create(mark(floor)).map(drop);
-        let before = (floor != self.floor).then(|| mark(self.floor));
-        let gone = past.into_keys().map(|number| file_of(dir, number, IDS)).chain(before);
-        let removed = gone.map(|path| match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        });
-        if let Err(error) = removed.fold(marked, Result::and) {
-            tracing::warn!(%error, "ids of tokens that nobody can use any more stay on the disk");
-        }
+        let marked = File::create(mark(dir, floor)).map(drop);
+        let before = (floor != self.floor).then(|| mark(dir, self.floor));
+        remove(past.into_keys().map(|number| file_of(dir, number, IDS)).chain(before), marked);
         self.floor = floor;
     }
 
@@ -229,6 +238,22 @@ fn bucket_of(seconds: i64) -> i64 {
 
 fn file_of(dir: &Path, number: i64, extension: &str) -> PathBuf {
     dir.join(format!("{number}.{extension}"))
+}
+
+/// The file that says how far this process came.
+fn mark(dir: &Path, floor: i64) -> PathBuf {
+    file_of(dir, floor.saturating_sub(1), PAST)
+}
+
+/// Removes files that nobody needs any more, and says so when something of that went wrong.
+fn remove(paths: impl Iterator<Item = PathBuf>, before: io::Result<()>) {
+    let removed = paths.map(|path| match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    });
+    if let Err(error) = removed.fold(before, Result::and) {
+        tracing::warn!(%error, "ids of tokens that nobody can use any more stay on the disk");
+    }
 }
 
 fn number_in(path: &Path, extension: &str) -> Option<i64> {
@@ -345,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_ahead_for_a_while_closes_nothing() {
+    fn a_clock_that_is_set_back_closes_nothing_and_what_was_signed_before_is_refused() {
         const AHEAD: u64 = 2 * 60 * 60;
         let signed = |number, at_s: u64| {
             let claims = claims(number, 60);
@@ -354,40 +379,45 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let replay = open(&dir, 0);
         assert_eq!(accept(&replay, &signed(1, 0), 0), Outcome::First);
-        let wrong = NOW.after(Duration::from_secs(AHEAD));
-        assert_eq!(replay.accept(&signed(2, AHEAD), wrong, *BOOT + Duration::from_secs(1)).unwrap(), Outcome::First);
-        assert_eq!(accept(&replay, &signed(1, 0), 2), Outcome::Used);
-        assert_eq!(accept(&replay, &signed(3, 120), 120), Outcome::First, "what was forgotten is over by then");
+        // It runs on long enough for what was accepted then to be forgotten, and is set right.
+        for number in [0, 200, 400] {
+            let wrong = NOW.after(Duration::from_secs(AHEAD + number));
+            let token = signed(u128::from(10 + number), AHEAD + number);
+            assert_eq!(replay.accept(&token, wrong, *BOOT + Duration::from_secs(1)).unwrap(), Outcome::First);
+        }
+        assert_eq!(accept(&replay, &signed(1, 0), 2), Outcome::Used, "that it was used was forgotten meanwhile");
+        assert_eq!(accept(&replay, &signed(2, 2), 2), Outcome::First);
+        assert_eq!(accept(&replay, &signed(3, 120), 130), Outcome::First);
+        assert_eq!(accept(&replay, &signed(3, 120), 131), Outcome::Used);
         drop(replay);
+        assert_eq!(accept(&open(&dir, 140), &signed(4, 140), 140), Outcome::First, "after a new start, too");
 
         // The same from the start of a machine on.
         fs::write(dir.path().join("tokens/boot"), "another boot\n").unwrap();
+        let wrong = NOW.after(Duration::from_secs(AHEAD));
         let replay = Replay::open(dir.path(), wrong, *BOOT + Duration::from_secs(150)).unwrap();
-        assert_eq!(accept(&replay, &signed(4, 160), 160), Outcome::Used, "nobody knows that the clock was wrong");
-        assert_eq!(accept(&replay, &signed(5, 300), 300), Outcome::First);
+        assert_eq!(accept(&replay, &signed(5, 160), 160), Outcome::Used, "nobody knows that the clock was wrong");
+        assert_eq!(accept(&replay, &signed(6, 300), 300), Outcome::First);
     }
 
     #[test]
     fn a_million_tokens_a_minute_are_remembered_and_more_are_refused_for_that_minute() {
         let dir = tempfile::tempdir().unwrap();
-        drop(Replay::open(dir.path(), NOW).unwrap());
+        drop(open(&dir, 0));
         let number = (NOW.as_seconds() + 60 + CLOCK_SKEW_S).div_euclid(BUCKET_S);
         let known: Vec<u8> = (0..1_000_000_u128).flat_map(u128::to_be_bytes).collect();
-        fs::write(file_of(&dir.path().join("tokens"), number), known).unwrap();
-        let replay = Replay::open(dir.path(), NOW).unwrap();
+        fs::write(file_of(&dir.path().join("tokens"), number, IDS), known).unwrap();
+        let replay = open(&dir, 0);
         assert_eq!(replay.remembered(), 1_000_000);
         for used in [0, 999_999] {
-            assert_eq!(replay.accept(&claims(used, 60), NOW).unwrap(), Outcome::Used);
+            assert_eq!(accept(&replay, &claims(used, 60), 0), Outcome::Used);
         }
         for _ in 0..2 {
             // It is not used by that: it may come again when there is room.
-            assert_eq!(replay.accept(&claims(1_000_000, 60), NOW).unwrap_err().code, ProblemCode::Draining);
+            let refused = replay.accept(&claims(1_000_000, 60), NOW, *BOOT).unwrap_err();
+            assert_eq!(refused.code, ProblemCode::Draining);
         }
-        assert_eq!(
-            replay.accept(&claims(1_000_000, 60 + BUCKET_S), NOW).unwrap(),
-            Outcome::First,
-            "of the next minute"
-        );
+        assert_eq!(accept(&replay, &claims(1_000_000, 60 + BUCKET_S), 0), Outcome::First, "of the next minute");
         assert_eq!(replay.remembered(), 1_000_001);
     }
 
