@@ -19,12 +19,8 @@ use crate::target::{DEV_KEY, DEV_STATE_DIR};
 use crate::tools;
 
 /// What differs from the defaults of a node.
-const DEFAULTS: [(&str, &str); 4] = [
-    ("stateDir", DEV_STATE_DIR),
-    ("platform.domains", "dev.localhost"),
-    ("api.listen", "127.0.0.1:7400"),
-    ("ingressd.listen", "127.0.0.1:8080"),
-];
+const DEFAULTS: [(&str, &str); 3] =
+    [("stateDir", DEV_STATE_DIR), ("platform.domains", "dev.localhost"), ("ingressd.listen", "127.0.0.1:8080")];
 
 /// The one line of `--json`.
 #[derive(Debug, Serialize)]
@@ -168,6 +164,10 @@ fn warnings(ready: &Ready) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use scafo_core::config::{Config, Layers};
+
     use super::*;
 
     fn ready() -> Ready {
@@ -179,6 +179,16 @@ mod tests {
             "pids": { "supervisor": 1, "registryd": 2, "routerd": 3, "apiserver": 4, "bucketd": 5, "ingressd": 6 },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn a_development_node_with_an_address_is_reached_there_too() {
+        let defaults = DEFAULTS.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let flags = [("node.address".to_owned(), "10.0.0.7".to_owned())].into();
+        let layers = Layers { flags: &flags, environment: &BTreeMap::new(), file: None, defaults: &defaults };
+        let listen: Vec<String> =
+            Config::resolve(&layers).unwrap().api.listen.iter().map(ToString::to_string).collect();
+        assert_eq!(listen, ["127.0.0.1:7400", "10.0.0.7:7400"]);
     }
 
     #[test]
