@@ -9,7 +9,6 @@ use std::{
 
 use scafo_proto::boot::Boot;
 use scafo_proto::figures::say;
-use scafo_proxy::Tunnels;
 use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,

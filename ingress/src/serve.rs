@@ -254,7 +254,6 @@ mod tests {
     use http_body_util::Empty;
     use hyper::client::conn::{http1, http2};
     use hyper_util::rt::TokioExecutor;
-    use scafo_proxy::Tunnels;
     use tokio::{
         io::{DuplexStream, duplex},
         sync::watch,
@@ -263,13 +262,17 @@ mod tests {
     };
 
     use super::*;
-    use crate::decide::Routing;
+    use crate::{
+        decide::Routing,
+        figures::{Figures, Places},
+    };
 
     /// A connection to an ingress without fleets, and its end of it.
     fn connected() -> (DuplexStream, JoinSet<()>) {
         let (_, routing) = watch::channel(Arc::new(Routing::silent(0)));
-        let front = Front::new(routing, Tunnels::new(0), 1, Duration::ZERO);
-        let connections = Connections::new(front, 1);
+        let places = Places::new(Capacity { connections: 1, requests: 1, tunnels: 0 });
+        let front = Front::new(routing, &places, Duration::ZERO, Figures::default());
+        let connections = Connections::new(front, places.connections);
         let (near, far) = duplex(64 * 1024);
         let mut serving = JoinSet::new();
         let origin = Origin::of(IpAddr::from([127, 0, 0, 1]), None);

@@ -61,7 +61,7 @@ where
     let peers = transport::Peers::of_socket(SOCKET);
     let ended = transport::serve(listener, peers, router, std::future::pending()).await;
     tracing::error!(?ended, "this process does not say any more what it counts");
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// What the process behind `channel` counts; `None` when it does not answer within `patience`.

@@ -32,7 +32,8 @@ impl Operations {
     /// Counts what `work` comes to.
     async fn counted<T>(&self, operation: &'static str, work: impl Future<Output = Answer<T>> + Send) -> Answer<T> {
         let began = Instant::now();
-        let answer = work.await;
+        // Some are large, and would lie in this one twice: as what it was given and as what it waits for.
+        let answer = Box::pin(work).await;
         self.figures.asked(operation, &answer, began.elapsed());
         answer
     }

@@ -99,15 +99,19 @@ async fn one_scrape_of_a_node_shows_what_all_its_processes_count_and_a_strict_re
         assert!(scrape.sum("scafo_process_age_seconds", &[("process", process)]) >= 0.0);
     }
     assert_eq!(scrape.sum("scafo_applications_unplaced", &[]), 0.0);
+    each_figure_is_documented(&scrape);
+    // Nothing but the time and the new process adds a series: labels are bounded.
+    assert!(scrape.0.len() <= before.0.len() + 50, "{} after {}", scrape.0.len(), before.0.len());
+    node.stop().await;
+}
+
+fn each_figure_is_documented(scrape: &Scrape) {
     for (_, name, ..) in &scrape.0 {
         let family =
             ["_total", "_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
         let family = family.trim_start_matches("scafo_");
         assert!(DOCUMENT.contains(&format!("`{family}`")) || family == "up", "{family} is in no document");
     }
-    // Nothing but the time and the new process adds a series: labels are bounded.
-    assert!(scrape.0.len() <= before.0.len() + 50, "{} after {}", scrape.0.len(), before.0.len());
-    node.stop().await;
 }
 
 /// A name, labels, and how much there is of it at least.
@@ -265,33 +269,7 @@ async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails
     let calls: Vec<&str> = spans.iter().filter(|span| span.parent == request.id).map(|span| span.id.as_str()).collect();
     assert!(spans.iter().any(|span| span.name == "bucket get" && calls.contains(&span.parent.as_str())), "{spans:?}");
 
-    // A deploy goes on after its request was answered, in the same trace.
-    wait::until("the spans of the deploy", LIMIT, || async {
-        let all = collector.spans();
-        let upload = named(&all, "scafo-apiserver", "POST /v1/applications/{name}/deploys")?;
-        let of = collector.of(&upload.trace);
-        let deploy = named(&of, "scafo-apiserver", "deploy").filter(|deploy| deploy.parent == upload.id)?;
-        let published = named(&of, "scafo-registryd", "scafo.registry.v1.Registry/PublishDeploy")?;
-        let work = named(&of, "scafo-registryd", "publication")?;
-        // It began within one of the calls that offered it, and each part of it is below it, down to the bucket.
-        let offers = of.iter().filter(|span| span.name == published.name && span.parent == deploy.id);
-        let parts = [
-            "taking it on",
-            "waiting for its turn",
-            "running `celld deploy`",
-            "publishing",
-            "waiting until it is served",
-        ];
-        let below = |part: &&str| named(&of, "scafo-registryd", part).is_some_and(|part| part.parent == work.id);
-        let publishing = named(&of, "scafo-registryd", "publishing")?;
-        let writes = of.iter().any(|span| span.name == "bucket put" && span.parent == publishing.id);
-        assert_eq!(work.attributes["scafo.application"], "shop");
-        assert_eq!(work.attributes["scafo.outcome"], "deployed");
-        let whole = offers.into_iter().any(|offer| offer.id == work.parent) && parts.iter().all(below) && writes;
-        (published.parent == deploy.id && whole).then_some(())
-    })
-    .await;
-
+    a_deploy_is_one_trace(&collector).await;
     let told = collector.text();
     for secret in secrets(&node).iter().chain([&token]) {
         assert!(!told.contains(secret), "a secret of the node is in a span");
@@ -317,6 +295,35 @@ async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails
     })
     .await;
     node.stop().await;
+}
+
+/// It goes on after its request was answered, and in the registry, in the same trace.
+async fn a_deploy_is_one_trace(collector: &Collector) {
+    wait::until("the spans of the deploy", LIMIT, || async {
+        let all = collector.spans();
+        let upload = named(&all, "scafo-apiserver", "POST /v1/applications/{name}/deploys")?;
+        let of = collector.of(&upload.trace);
+        let deploy = named(&of, "scafo-apiserver", "deploy").filter(|deploy| deploy.parent == upload.id)?;
+        let published = named(&of, "scafo-registryd", "scafo.registry.v1.Registry/PublishDeploy")?;
+        let work = named(&of, "scafo-registryd", "publication")?;
+        // It began within one of the calls that offered it, and each part of it is below it, down to the bucket.
+        let offers = of.iter().filter(|span| span.name == published.name && span.parent == deploy.id);
+        let parts = [
+            "taking it on",
+            "waiting for its turn",
+            "running `celld deploy`",
+            "publishing",
+            "waiting until it is served",
+        ];
+        let below = |part: &&str| named(&of, "scafo-registryd", part).is_some_and(|part| part.parent == work.id);
+        let publishing = named(&of, "scafo-registryd", "publishing")?;
+        let writes = of.iter().any(|span| span.name == "bucket put" && span.parent == publishing.id);
+        assert_eq!(work.attributes["scafo.application"], "shop");
+        assert_eq!(work.attributes["scafo.outcome"], "deployed");
+        let whole = offers.into_iter().any(|offer| offer.id == work.parent) && parts.iter().all(below) && writes;
+        (published.parent == deploy.id && whole).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
