@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};
+use scafo_core::Timestamp;
 use scafo_core::deploy::Metadata;
 use scafo_core::token::PublicKey;
 use scafo_store::Bucket as _;
@@ -92,7 +93,8 @@ impl Seen {
 
     /// Whether somebody holds a lock. One that was given up leaves a body that counts as stale.
     fn locked(&self, name: &str) -> bool {
-        self.at(&format!("tls/locks/{name}")).is_some_and(|lock| lock["refreshedAt"].as_str() > Some("2000"))
+        let time = self.at(&format!("tls/locks/{name}")).and_then(|lock| lock["refreshedAt"].as_str());
+        time.is_some_and(|at| at.parse::<Timestamp>().is_ok())
     }
 }
 

@@ -232,7 +232,8 @@ fn secrets(node: &Node) -> Vec<String> {
     secrets
 }
 
-#[tokio::test]
+// The collector answers within its time whatever this test is busy with.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_is_one_trace_through_the_processes_and_a_collector_that_fails_costs_nothing_but_its_spans() {
     const GIVEN: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let dir = TempDir::new().unwrap();
