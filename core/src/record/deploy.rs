@@ -107,9 +107,9 @@ pub struct DeployRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub application_since: Option<Timestamp>,
     /// Whether what forbids deploys was looked for once more while this record was there already. Until then its caller was told
-    /// of nothing, and nothing is published.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub admitted: bool,
+    /// of nothing, and nothing is published. Absent in records of earlier builds, see [`DeployRecord::is_admitted`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admitted: Option<bool>,
     /// When it moved last.
     pub moved_at: Timestamp,
     /// When it ended.
@@ -139,6 +139,14 @@ pub struct DeployRecord {
     /// Unknown members.
     #[serde(flatten)]
     pub rest: Rest,
+}
+
+impl DeployRecord {
+    /// Whether its caller may have been told of it. An earlier build, which noted nothing, told of what it had filed, and a deploy
+    /// that somebody was told of is not taken back.
+    pub fn is_admitted(&self) -> bool {
+        self.admitted != Some(false)
+    }
 }
 
 /// Where a deploy is.

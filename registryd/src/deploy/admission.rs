@@ -53,7 +53,7 @@ pub(super) fn takes_deploys(application: &ApplicationRecord) -> Result<(), Probl
 /// # Errors
 /// `reference-held`, `deploys-frozen`, `application-blocked`, each after the record was ended; store errors.
 pub(super) async fn admit(core: &Core, deploy: DeployRecord) -> Result<DeployRecord, Problem> {
-    let (name, id, new) = (&deploy.application, &deploy.id, !deploy.admitted);
+    let (name, id, new) = (&deploy.application, &deploy.id, !deploy.is_admitted());
     let application = core.registry.application(name).await?.map(|stored| stored.record);
     let same = application.filter(|there| deploy.application_since.is_none_or(|since| there.created_at == since));
     let refused = match &same {
@@ -83,7 +83,7 @@ pub(super) async fn admit(core: &Core, deploy: DeployRecord) -> Result<DeployRec
 /// From here on the deploy goes on whatever is forbidden later.
 async fn note(core: &Core, deploy: DeployRecord) -> Result<DeployRecord, Problem> {
     let mutate = |record: &mut DeployRecord| {
-        record.admitted = true;
+        record.admitted = Some(true);
         Ok(())
     };
     match core.registry.update_deploy(&Intent::new(), &deploy.id, mutate).await {
@@ -230,7 +230,7 @@ mod tests {
                     let ended = killed_at(at, fault, &memory, since).await;
                     let id = asked(1).id;
                     let there = before.registry.deploy(&id).await.ok().map(|stored| stored.record);
-                    let admitted = there.as_ref().is_some_and(|there| there.admitted);
+                    let admitted = there.as_ref().is_some_and(DeployRecord::is_admitted);
                     filed += u32::from(there.is_some() && !admitted);
                     forbids.happen(&before).await;
                     let next = core("a", memory.sibling());
@@ -238,7 +238,7 @@ mod tests {
                         accept(&next, Accept { application_since: Some(since), ..asked(1) }).await
                     } else if let Some(there) = there {
                         // What the publication does first.
-                        if there.admitted { Ok(there) } else { admit(&next, there).await }
+                        if there.is_admitted() { Ok(there) } else { admit(&next, there).await }
                     } else {
                         Err(Problem::new(forbids.code(), "nothing is there to be published"))
                     };

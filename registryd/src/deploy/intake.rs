@@ -110,7 +110,7 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         by,
         accepted_at: now,
         application_since,
-        admitted: false,
+        admitted: Some(false),
         moved_at: now,
         finished_at: None,
         deployment: None,
@@ -143,7 +143,7 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         // In a box: with everything that may follow, this would be the largest future of the daemon.
         DeployState::Accepted => Box::pin(admit(core, there)).await,
         // An earlier run of this call refused it and was killed before it could say so.
-        DeployState::Failed if !there.admitted => {
+        DeployState::Failed if !there.is_admitted() => {
             let detail = there.detail.unwrap_or_else(|| "this deploy was refused".to_owned());
             Err(Problem::new(there.code.unwrap_or(ProblemCode::Internal), detail))
         }

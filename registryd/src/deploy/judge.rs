@@ -64,7 +64,7 @@ mod tests {
             by: "op".into(),
             accepted_at: Timestamp::from_millis(0),
             application_since: None,
-            admitted: false,
+            admitted: None,
             moved_at: Timestamp::from_millis(0),
             finished_at: None,
             deployment: None,

@@ -177,7 +177,7 @@ impl Step<'_> {
 
     async fn begin(&self) -> Result<DeployRecord, Problem> {
         let mut there = self.core.registry.deploy(self.id).await?.record;
-        if there.state == DeployState::Accepted && !there.admitted {
+        if there.state == DeployState::Accepted && !there.is_admitted() {
             // The daemon that filed it was killed before it was told of.
             there = admit(self.core, there).await?;
         }
@@ -465,6 +465,26 @@ mod tests {
         };
         assert_eq!(step.until("a step", away(100)).await.unwrap_err().code, ProblemCode::DeployTimeout);
         step.at_last("a step", away(100)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deploy_that_an_earlier_build_accepted_goes_on_under_a_freeze() {
+        let core = crate::daemon::testing::core("a", MemoryBucket::new());
+        let id = intake::testing::accepted(&core, 1).await;
+        let of_an_earlier_build = |record: &mut DeployRecord| {
+            record.admitted = None;
+            Ok(())
+        };
+        let changed = core.registry.update_deploy(&Intent::new(), &id, of_an_earlier_build).await.unwrap();
+        assert!(!serde_json::to_string(&changed.stored.record).unwrap().contains("admitted"));
+        core.registry.freeze("op", None).await.unwrap();
+        let again = intake::accept(&core, intake::testing::asked(1)).await.unwrap();
+        assert_eq!(again.state, DeployState::Accepted, "the call that comes again");
+        let step = Step { core: &core, deadline: core.mono().after(REPORT), id: &id };
+        assert_eq!(step.begin().await.unwrap().state, DeployState::Uploading, "its publication");
+        intake::fail(&core, &id, Problem::new(ProblemCode::PublishFailed, "its project is broken")).await.unwrap();
+        let ended = intake::accept(&core, intake::testing::asked(1)).await.unwrap();
+        assert_eq!(ended.code, Some(ProblemCode::PublishFailed), "its end is an answer, no refusal");
     }
 
     #[tokio::test(start_paused = true)]

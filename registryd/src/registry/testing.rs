@@ -93,7 +93,7 @@ pub(crate) fn deploy(world: &World, random: u64) -> DeployRecord {
         by: "op".to_owned(),
         accepted_at: now,
         application_since: None,
-        admitted: false,
+        admitted: None,
         moved_at: now,
         finished_at: None,
         deployment: None,

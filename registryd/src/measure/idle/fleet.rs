@@ -111,7 +111,7 @@ fn deployed(
         by: INSTALLATION.to_owned(),
         accepted_at: wall,
         application_since: Some(wall),
-        admitted: true,
+        admitted: Some(true),
         moved_at: wall,
         finished_at: Some(wall),
         deployment: VERSION.parse().ok(),
