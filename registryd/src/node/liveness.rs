@@ -32,19 +32,27 @@ struct Watched {
 pub(crate) struct Liveness {
     window: Duration,
     nodes: BTreeMap<NodeId, Watched>,
-    /// The last look, when it succeeded.
+    /// The last listing of all nodes that succeeded.
     looked: Option<Mono>,
+    /// The last request of a look that went through, whatever it asked for.
+    heard: Option<Mono>,
+    /// Whether a look has failed since then.
+    failing: bool,
+    /// How long the bucket was out of reach since the last listing.
+    lost: Duration,
 }
 
 impl Liveness {
     /// Nothing seen yet. A node that has been silent for longer than `window` (default 90 s) is dead.
     pub(crate) const fn new(window: Duration) -> Self {
-        Self { window, nodes: BTreeMap::new(), looked: None }
+        Self { window, nodes: BTreeMap::new(), looked: None, heard: None, failing: false, lost: Duration::ZERO }
     }
 
-    /// A listing of all node records succeeded.
+    /// A listing of all node records succeeded, and what else its look asked for.
     pub(crate) fn looked(&mut self, sightings: Vec<Sighting>, now: Mono) {
-        let counted = self.looked.map_or(Duration::ZERO, |before| now.since(before));
+        self.heard(now);
+        let passed = self.looked.map_or(Duration::ZERO, |before| now.since(before));
+        let counted = passed.saturating_sub(std::mem::take(&mut self.lost));
         let mut before = std::mem::take(&mut self.nodes);
         for sighting in sightings {
             let silent = match before.remove(&sighting.id) {
@@ -58,9 +66,18 @@ impl Liveness {
         self.looked = Some(now);
     }
 
-    /// A listing failed: the time until the next one counts for nobody.
+    /// A look asked the bucket for something and succeeded.
+    pub(crate) fn heard(&mut self, now: Mono) {
+        if std::mem::take(&mut self.failing) {
+            let gap = self.heard.map_or(Duration::ZERO, |before| now.since(before));
+            self.lost = self.lost.saturating_add(gap);
+        }
+        self.heard = Some(now);
+    }
+
+    /// A look failed, whatever it asked for: the time from the last one that did not to the next one counts for nobody.
     pub(crate) const fn failed(&mut self) {
-        self.looked = None;
+        self.failing = true;
     }
 
     /// Whether a node lives, as of the last look.
@@ -107,6 +124,23 @@ mod tests {
         assert!(see(&mut liveness, "x", 0, 1000));
         assert!(see(&mut liveness, "x", 0, 1090));
         assert!(!see(&mut liveness, "x", 0, 1091));
+    }
+
+    #[test]
+    fn only_the_time_between_two_looks_that_succeed_is_lost_to_one_that_fails() {
+        let mut liveness = Liveness::new(s(90));
+        see(&mut liveness, "x", 0, 0);
+        for listing in 1..=3 {
+            let at = 36 * listing;
+            liveness.heard(Mono::at(s(at - 16)));
+            liveness.failed();
+            liveness.heard(Mono::at(s(at - 10)));
+            // One that fails in the same moment takes nothing.
+            liveness.failed();
+            liveness.heard(Mono::at(s(at - 10)));
+            assert!(see(&mut liveness, "x", 0, at), "silent for {} s", 30 * listing);
+        }
+        assert!(!see(&mut liveness, "x", 0, 109));
     }
 
     #[test]

@@ -194,6 +194,9 @@ impl Records {
             self.liveness.looked(self.sightings(), now);
             self.pulse = Some(now.after(self.pulse_every));
         }
+        if seen.is_some() || plan.any() {
+            self.liveness.heard(now);
+        }
         if let Some(tag) = seen {
             self.hint = tag;
         }
@@ -332,6 +335,31 @@ mod tests {
                 look(&mut records).await.unwrap();
             }
             assert!(!lives(&records), "the time after it counts");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_node_dies_in_about_its_window_although_one_hint_in_six_fails() {
+        let world = World::new();
+        let registry = &world.registry;
+        registry.register_node(&node("b", 1), Arrival::Joining).await.unwrap();
+        let mut records = Records::new(Duration::from_secs(90), Duration::from_secs(30));
+        let begin = registry.clock().mono();
+        for tick in 0_u32.. {
+            let fails = tick % 6 == 3;
+            world.memory.plan(move |operation| {
+                (fails && operation == Operation::Get("_scafo/changes.json")).then_some(Fault::LoseRequest)
+            });
+            let now = registry.clock().mono();
+            let order = Order { asked: Asked::default(), now, hint: HintDue::Yes, jitter: 0.0 };
+            assert_eq!(records.look(registry, order).await.is_err(), fails);
+            let passed = now.since(begin);
+            if !records.shown().nodes["b"].live {
+                assert!(passed > Duration::from_secs(90), "after {passed:?}");
+                break;
+            }
+            assert!(passed < Duration::from_secs(180), "one that fails takes ten seconds of thirty");
+            tokio::time::sleep(Duration::from_secs(5)).await;
         }
     }
 }
