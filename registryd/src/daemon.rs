@@ -147,6 +147,18 @@ pub(crate) enum Phase {
     Ready(Arc<Core>),
 }
 
+impl Phase {
+    /// Not registered yet, and tried again: nothing that callers are told meanwhile is a refusal, which they would act upon for
+    /// good. The API would end deploys that it has acknowledged.
+    fn waiting(problem: Problem) -> Self {
+        let code = match problem.code {
+            ProblemCode::StoreUnavailable => ProblemCode::StoreUnavailable,
+            _ => ProblemCode::Draining,
+        };
+        Self::Starting(Problem::new(code, problem.detail))
+    }
+}
+
 /// The sockets that it serves.
 #[derive(Debug)]
 pub struct Sockets {
@@ -346,7 +358,7 @@ async fn persist(
                     }
                     last.clone_from(&problem.detail);
                 }
-                phases.send_replace(Phase::Starting(problem));
+                phases.send_replace(Phase::waiting(problem));
             }
         }
         registry.clock().sleep(pause.mul_f64(0.5 + f64::from(rand::random::<u16>()) / 131_072.0)).await;

@@ -1,5 +1,6 @@
 //! How a node comes into a fleet, or does not.
 
+use scafo_core::DeployId;
 use scafo_core::problem::ProblemCode;
 use scafo_proto::registry::ResolveKeyRequest;
 use scafo_proto::registry::resolve_key_response::Kind;
@@ -65,6 +66,28 @@ async fn a_bucket_of_another_version_is_refused_for_good() {
     memory.put("_scafo/meta.json", r#"{"v":2}"#.into(), PutOptions::default()).await.unwrap();
     let mut node = Node::start("a", memory);
     assert_eq!(node.end().await.unwrap_err().exit_code(), 78);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_restart_waits_for_a_record_callers_are_put_off_and_not_refused() {
+    let mut node = Node::start("a", MemoryBucket::new());
+    until(|| async { node.state().await.ok()?.node }).await;
+    node.kill();
+    let good = node.memory().get("_scafo/meta.json").await.unwrap().unwrap().body;
+    node.memory().put("_scafo/meta.json", "damaged".into(), PutOptions::default()).await.unwrap();
+    node.try_again();
+    let id = DeployId::new(&"shop".parse().unwrap(), 1);
+    // Until the first try has failed it is only starting. What is asked of a connection to the killed daemon fails once.
+    let told = until(|| async {
+        let problem = node.deploy_status(&id).await.err()?;
+        assert!(matches!(problem.code, ProblemCode::Draining | ProblemCode::StoreUnavailable), "{problem:?}");
+        problem.detail.contains("_scafo/meta.json").then_some(problem)
+    })
+    .await;
+    assert_eq!(told.code, ProblemCode::Draining, "what the API tries again");
+    node.memory().put("_scafo/meta.json", good, PutOptions::default()).await.unwrap();
+    until(|| async { node.state().await.ok()?.node }).await;
+    assert_eq!(node.deploy_status(&id).await.unwrap_err().code, ProblemCode::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
