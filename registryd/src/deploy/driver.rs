@@ -193,51 +193,65 @@ pub(crate) async fn forget(core: Arc<Core>) -> Fatal {
     }
 }
 
+/// Ends what has been silent for too long. One that gives no answer holds up no other.
 async fn sweep(core: &Core) -> Result<(), Problem> {
     let silent = core.deploys.lock().silent(core.mono());
+    let mut outcome = Ok(());
     for id in silent {
-        let record = match core.registry.deploy(&id).await {
-            Ok(stored) => stored.record,
-            Err(problem) if problem.code == ProblemCode::NotFound => {
-                core.deploys.give_up(&id);
-                continue;
-            }
-            // It stays as it is, for a person to look at; the others have their turn.
-            Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
-                tracing::warn!(deploy = %id, ?problem, "the record of a deploy that nobody offers cannot be read");
-                core.deploys.give_up(&id);
-                continue;
-            }
-            Err(problem) => return Err(problem),
-        };
-        if record.state.is_terminal() || record.node != core.settings.node.id {
-            core.deploys.give_up(&id);
-            continue;
-        }
-        // It may have been offered while its record was read.
-        if core.deploys.lock().is_held(&id, core.mono()) {
-            continue;
-        }
-        tracing::warn!(deploy = %id, "nobody offers this deploy any more");
-        let how = if record.accepted_at < core.started { "restarted and" } else { "was interrupted and" };
-        let detail = format!("node `{}` {how} has its artifact no more; deploy again", record.node);
-        intake::fail(core, &id, Problem::new(ProblemCode::DeployTimeout, detail)).await?;
+        // The first failure tells what is wrong; the next sweep tries all of them again.
+        outcome = outcome.and(end_silent(core, &id).await);
     }
-    Ok(())
+    outcome
+}
+
+/// Ends a deploy that nobody offers any more, if it is this node's to end.
+async fn end_silent(core: &Core, id: &DeployId) -> Result<(), Problem> {
+    match end_unoffered(core, id).await {
+        // It stays as it is, for a person to look at.
+        Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
+            tracing::warn!(deploy = %id, ?problem, "the record of a deploy that nobody offers cannot be read");
+            core.deploys.give_up(id);
+            Ok(())
+        }
+        outcome => outcome,
+    }
+}
+
+async fn end_unoffered(core: &Core, id: &DeployId) -> Result<(), Problem> {
+    let record = match core.registry.deploy(id).await {
+        Ok(stored) => stored.record,
+        Err(problem) if problem.code == ProblemCode::NotFound => {
+            core.deploys.give_up(id);
+            return Ok(());
+        }
+        Err(problem) => return Err(problem),
+    };
+    if record.state.is_terminal() || record.node != core.settings.node.id {
+        core.deploys.give_up(id);
+        return Ok(());
+    }
+    // It may have been offered while its record was read.
+    if core.deploys.lock().is_held(id, core.mono()) {
+        return Ok(());
+    }
+    tracing::warn!(deploy = %id, "nobody offers this deploy any more");
+    let how = if record.accepted_at < core.started { "restarted and" } else { "was interrupted and" };
+    let detail = format!("node `{}` {how} has its artifact no more; deploy again", record.node);
+    intake::fail(core, id, Problem::new(ProblemCode::DeployTimeout, detail)).await.map(drop)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use scafo_core::key;
     use scafo_core::record::DeployState;
-    use scafo_store::MemoryBucket;
+    use scafo_store::{Fault, MemoryBucket, Operation};
     use scafo_telemetry::trace::Thread;
 
     use super::*;
     use crate::daemon::testing::core;
-    use crate::deploy::intake::testing::accepted;
+    use crate::deploy::intake::testing::{accepted, asked};
     use crate::registry::testing::put_raw;
 
     async fn state(core: &Core, id: &DeployId) -> DeployState {
@@ -286,10 +300,57 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_silent_deploy_is_ended_although_others_give_no_answer() {
+        let memory = MemoryBucket::new();
+        let (own, away) = (memory.sibling(), Arc::new(AtomicBool::new(false)));
+        let [unread, unwritten] = [1, 2].map(|random| key::deploy(&asked(random).id));
+        let is_away = Arc::clone(&away);
+        own.plan(move |operation| {
+            let meant = match operation {
+                Operation::Get(key) => key == unread,
+                Operation::Put(key, _) => key == unwritten,
+                Operation::Delete(_) | Operation::List(_) => false,
+            };
+            (meant && is_away.load(Ordering::Relaxed)).then_some(Fault::LoseRequest)
+        });
+        let core = core("a", own);
+        let ids = [accepted(&core, 1).await, accepted(&core, 2).await, accepted(&core, 3).await];
+        let states = async || [state(&core, &ids[0]).await, state(&core, &ids[1]).await, state(&core, &ids[2]).await];
+        tokio::time::advance(OFFERED * 2).await;
+        away.store(true, Ordering::Relaxed);
+        assert_eq!(sweep(&core).await.unwrap_err().code, ProblemCode::StoreUnavailable);
+        away.store(false, Ordering::Relaxed);
+        assert_eq!(states().await, [DeployState::Accepted, DeployState::Accepted, DeployState::Failed]);
+        sweep(&core).await.unwrap();
+        assert_eq!(states().await, [DeployState::Failed; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_breaks_while_its_deploy_runs_holds_up_no_later_one() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let (broken, next) = (accepted(&core, 1).await, accepted(&core, 2).await);
+        for id in [&broken, &next] {
+            publish(&core, project(id), &"0".repeat(64)).await.unwrap();
+        }
+        put_raw(&memory, &key::deploy(&broken), "unreadable").await;
+        let (_moved, moves) = mpsc::channel(1);
+        let has_its_turn = async {
+            while state(&core, &next).await == DeployState::Accepted {
+                tokio::time::sleep(OFFERED).await;
+            }
+        };
+        tokio::select! {
+            fatal = work(Arc::clone(&core), moves) => panic!("{fatal}"),
+            turn = tokio::time::timeout(OFFERED * 60, has_its_turn) => turn.unwrap(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_node_with_nothing_to_look_for_asks_the_bucket_for_nothing() {
         let memory = MemoryBucket::new();
-        let (own, asked) = (memory.sibling(), Arc::new(AtomicU32::new(0)));
-        let counted = Arc::clone(&asked);
+        let (own, requests) = (memory.sibling(), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&requests);
         own.plan(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
             None
@@ -301,7 +362,7 @@ mod tests {
         }
         tokio::time::advance(2 * OFFERED).await;
         sweep(&idle).await.unwrap();
-        assert_eq!(asked.load(Ordering::Relaxed), 0);
+        assert_eq!(requests.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(start_paused = true)]

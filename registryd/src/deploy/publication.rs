@@ -44,7 +44,8 @@ pub(crate) struct Project {
     pub(crate) trace: Thread,
 }
 
-/// Takes a deploy to its end and writes that end down, however long the bucket takes to accept it.
+/// Takes a deploy to its end and writes that end down, however long the bucket takes to accept it. A record that cannot be read is left
+/// to a person: nothing can be written down on it, and the next deploy of the application is not to wait for it.
 pub(crate) async fn carry_out(core: &Core, jobs: &Semaphore, project: &Project) {
     let application = project.id.application();
     let span = tracing::info_span!(target: SPANS, parent: None, "publication", scafo.deploy = %project.id,
@@ -66,8 +67,13 @@ async fn carry(core: &Core, jobs: &Semaphore, project: &Project) {
         span.record("otel.status_code", "ERROR");
     }
     while let Err(problem) = intake::finish(core, id, end.clone()).await {
-        if problem.code == ProblemCode::NotFound {
-            return;
+        match problem.code {
+            ProblemCode::NotFound => return,
+            ProblemCode::StoreNonconforming => {
+                tracing::error!(deploy = %id, ?problem, "the end of a deploy cannot be recorded; its record needs a person");
+                return;
+            }
+            _ => {}
         }
         tracing::warn!(deploy = %id, ?problem, "the end of a deploy is not recorded, trying again");
         core.registry.clock().sleep(AGAIN * 4).await;
