@@ -47,6 +47,8 @@ use crate::{coordinator, node, parts};
 /// Bounds of the pause between two tries to register: quick when bucketd is only starting beside us, patient when a bucket is
 /// down for hours.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The upper bound while a record or the store waits for a person, who does not come within seconds: each try is a dozen requests.
+const PAUSE_FOR_A_PERSON: Duration = Duration::from_mins(1);
 /// How long a hint that is on its way may hold up the end.
 const FLUSH: Duration = Duration::from_secs(2);
 /// How long the work may take to end: giving the lease back and the last hint, each for [`FLUSH`], and a moment.
@@ -344,11 +346,15 @@ async fn persist(
     let mut pause = PAUSE.0;
     let mut last = String::new();
     loop {
+        let mut longest = PAUSE.1;
         match register(registry, settings, started).await {
             Ok(registered) => return Ok(registered),
             Err(NotRegistered::Refused(problem)) => return Err(Fatal::Refused(problem)),
             Err(NotRegistered::Disk(error)) => return Err(Fatal::disk(&settings.dir, &error)),
             Err(NotRegistered::Away(problem)) => {
+                if problem.code == ProblemCode::StoreNonconforming {
+                    longest = PAUSE_FOR_A_PERSON;
+                }
                 if problem.detail != last {
                     if problem.code == ProblemCode::StoreNonconforming {
                         // Nobody else may be about to set it right.
@@ -362,7 +368,7 @@ async fn persist(
             }
         }
         registry.clock().sleep(pause.mul_f64(0.5 + f64::from(rand::random::<u16>()) / 131_072.0)).await;
-        pause = (pause * 2).min(PAUSE.1);
+        pause = (pause * 2).min(longest);
     }
 }
 
@@ -472,5 +478,29 @@ pub(crate) mod testing {
             *world =
                 Arc::new(World { answered: u64::MAX, attempted: u64::MAX, content, shown, nodes, ..World::unseen() });
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scafo_core::key;
+
+    use super::testing::settings;
+    use super::*;
+    use crate::registry::testing::{World, put_raw};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_waits_for_a_person_asks_for_little() {
+        let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+        let settings = RegistrydSettings { dir: dir.path().join("registry"), ..settings("a") };
+        let started = world.registry.clock().wall();
+        register(&world.registry, &settings, started).await.unwrap();
+        put_raw(&world.memory, &key::node("a"), "damaged").await;
+        let again = world.sibling();
+        let (phases, _phase) = watch::channel(Phase::Starting(Problem::new(ProblemCode::Draining, "starting")));
+        let waiting = persist(&again.registry, &settings, started, &phases);
+        assert!(tokio::time::timeout(Duration::from_hours(1), waiting).await.is_err(), "it waits");
+        let requests = again.registry.requests();
+        assert!(requests < 60 * 10, "{requests} in an hour");
     }
 }

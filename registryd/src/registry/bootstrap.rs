@@ -3,6 +3,8 @@
 //! Order: the meta record is read first, so that nothing at all is written into a bucket of another version; then the store
 //! is probed, so that nothing is created in a store that would lose it; then the meta record is created where there is none.
 
+use std::sync::atomic::Ordering;
+
 use scafo_core::{
     NodeId, Problem,
     key::META,
@@ -13,14 +15,17 @@ use scafo_store::probe;
 use super::{Intent, Registry, Stored};
 
 impl Registry {
-    /// Makes sure of the bucket and answers whose it is. Safe to repeat. The probe runs every time, because it also finds out
-    /// how the store wants its tags spelled.
+    /// Makes sure of the bucket and answers whose it is. Safe to repeat. Every process probes, because that also finds out how the
+    /// store wants its tags spelled, and none again once the store has passed.
     ///
     /// # Errors
     /// `store-nonconforming` for a store that fails the probe or a meta record of another version; `store-unavailable`.
     pub async fn bootstrap(&self, node: &NodeId) -> Result<RegistryMeta, Problem> {
         let there: Option<Stored<RegistryMeta>> = self.engine().try_load(META).await?;
-        probe(&**self.bucket()).await?;
+        if !self.sound.load(Ordering::Relaxed) {
+            probe(&**self.bucket()).await?;
+            self.sound.store(true, Ordering::Relaxed);
+        }
         if let Some(stored) = there {
             return Ok(stored.record);
         }

@@ -38,7 +38,11 @@ pub(crate) mod testing;
 mod tests;
 mod trust;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 pub use applications::Pointer;
 pub use cache::{Cache, Read, Refreshed};
@@ -66,6 +70,8 @@ pub struct Registry {
     hinter: Arc<Hinter>,
     /// The operation that its changes belong to.
     operation: Option<String>,
+    /// Whether the store has passed the probe.
+    sound: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Registry {
@@ -81,7 +87,7 @@ impl Registry {
     pub fn new(bucket: Arc<dyn Bucket>, clock: Arc<dyn Clock>, by: impl Into<String>) -> Self {
         let hinter = Arc::new(Hinter::start(Arc::clone(&bucket), Arc::clone(&clock), by.into()));
         let hinting = Arc::new(Hinting::new(bucket, Arc::clone(&hinter)));
-        Self { engine: Engine::new(hinting, clock), hinter, operation: None }
+        Self { engine: Engine::new(hinting, clock), hinter, operation: None, sound: Arc::default() }
     }
 
     /// The same context for one operation: what it changes carries `operation` as its write id, so that the same call made
@@ -89,7 +95,12 @@ impl Registry {
     /// ASCII, at most 64 characters.
     #[must_use]
     pub fn under(&self, operation: impl Into<String>) -> Self {
-        Self { engine: self.engine.clone(), hinter: Arc::clone(&self.hinter), operation: Some(operation.into()) }
+        Self {
+            engine: self.engine.clone(),
+            hinter: Arc::clone(&self.hinter),
+            operation: Some(operation.into()),
+            sound: Arc::clone(&self.sound),
+        }
     }
 
     /// What the one change of a call is made with.
