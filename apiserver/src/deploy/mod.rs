@@ -194,3 +194,19 @@ fn unstaged(error: io::Error) -> Problem {
     }
     .because(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_said_with_what_to_do_and_is_nothing_to_wait_for() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let problem = unstaged(kind.into());
+            let Problem { code, title, detail, .. } = &problem;
+            assert_eq!((*code, title.as_deref()), (ProblemCode::ResourceLimit, Some("The disk of this node is full")));
+            assert!(detail.contains("free some space") && detail.contains("nothing was deployed"), "{detail}");
+        }
+        assert_eq!(unstaged(io::ErrorKind::PermissionDenied.into()).code, ProblemCode::Internal);
+    }
+}
