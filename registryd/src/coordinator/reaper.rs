@@ -25,8 +25,9 @@ const FAILURES_MAX: u32 = 3;
 
 /// Of a deploy it is noted when it finished; one that did not is read in each round.
 type Deploys = Round<DeployRecord, Timestamp>;
-/// Of a claim it is noted whose it is.
-type Claims = Round<DomainClaim, ApplicationName>;
+/// Of a claim it is noted whose it is: nobody's once it was released, and what stays of it is a mark that whoever claims the host next
+/// takes over.
+type Claims = Round<DomainClaim, Option<ApplicationName>>;
 
 /// Sweeps until the daemon ends.
 pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
@@ -113,18 +114,18 @@ fn jittered(core: &Core, duration: Duration) -> Duration {
 /// Removes what a deletion that met a claim or a pass half way has left. What this node's last look did not show is looked up
 /// before anything is removed.
 async fn orphans(core: &Core, lead: &Lead, claims: &mut Claims) -> Result<(), Problem> {
-    let holder = |claim: &DomainClaim| Some(claim.application.clone());
-    let rows = claims.advance(core.registry.engine(), holder).await?;
+    let holder = |claim: &DomainClaim| (!claim.released).then(|| claim.application.clone());
+    let rows = claims.advance(core.registry.engine(), |claim| Some(holder(claim))).await?;
     let world = core.worlds.borrow().clone();
     let known =
         |name: &ApplicationName| world.shown.applications.contains_key(name) || world.shown.unreadable.contains(name);
     let mut failures = Failures::default();
     for row in rows {
-        let held = match &row {
-            Row::Read(stored) => known(&stored.record.application),
-            Row::Noted { note, .. } => known(note),
+        let holder = match &row {
+            Row::Read(stored) => holder(&stored.record),
+            Row::Noted { note, .. } => note.clone(),
         };
-        if !held {
+        if holder.is_some_and(|name| !known(&name)) {
             failures.note(release(core, row).await)?;
         }
     }
@@ -137,7 +138,7 @@ async fn orphans(core: &Core, lead: &Lead, claims: &mut Claims) -> Result<(), Pr
     Ok(())
 }
 
-async fn release(core: &Core, row: Row<DomainClaim, ApplicationName>) -> Result<(), Problem> {
+async fn release(core: &Core, row: Row<DomainClaim, Option<ApplicationName>>) -> Result<(), Problem> {
     let Some(claim) = stored(core, row).await? else { return Ok(()) };
     if core.registry.remove_orphaned_claim(&claim).await? {
         tracing::info!(host = %claim.record.host, "a claim without an application is removed");
@@ -214,7 +215,7 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use scafo_core::NodeId;
-    use scafo_core::record::Fence;
+    use scafo_core::record::{Fence, Rest, V1};
     use scafo_store::{Bucket as _, MemoryBucket};
     use tokio_util::sync::CancellationToken;
 
@@ -326,5 +327,49 @@ mod tests {
         }
         assert_eq!(memory.keys("_scafo/domains/"), Vec::<String>::new());
         assert_eq!(claims.faults().len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_round_at_rest_reads_neither_marks_nor_what_cannot_be_read() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let mark = DomainClaim {
+            v: V1,
+            host: "mark.example".parse().unwrap(),
+            application: "gone".parse().unwrap(),
+            wildcard: false,
+            claimed_at: core.started,
+            by: "op".to_owned(),
+            nonce: None,
+            released: true,
+            rest: Rest::new(),
+        };
+        put_raw(&memory, "_scafo/domains/mark.example.json", &serde_json::to_string(&mark).unwrap()).await;
+        put_raw(&memory, "_scafo/domains/bad.example.json", "unreadable").await;
+        let bad_deploy = key::deploy(&accepted(&core, 1).await);
+        put_raw(&memory, &bad_deploy, "unreadable").await;
+        let lead =
+            Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100), authority: CancellationToken::new() };
+        let (mut deploys, mut claims) = (Deploys::default(), Claims::default());
+        for requests in [5, 2, 2] {
+            let before = core.registry.requests();
+            sweep(&core, &lead, &mut deploys).await.unwrap();
+            orphans(&core, &lead, &mut claims).await.unwrap();
+            assert_eq!(core.registry.requests() - before, requests, "two listings, and what is new");
+            let faults: Vec<String> = deploys.faults().into_iter().map(|fault| fault.key).collect();
+            assert_eq!(faults, [bad_deploy.clone()], "named in each round");
+            let faults: Vec<String> = claims.faults().into_iter().map(|fault| fault.key).collect();
+            assert_eq!(faults, ["_scafo/domains/bad.example.json"]);
+        }
+        // One that moves is read again.
+        memory.delete(&bad_deploy).await.unwrap();
+        put_raw(&memory, "_scafo/domains/bad.example.json", "something else").await;
+        for requests in [3, 2] {
+            let before = core.registry.requests();
+            sweep(&core, &lead, &mut deploys).await.unwrap();
+            orphans(&core, &lead, &mut claims).await.unwrap();
+            assert_eq!(core.registry.requests() - before, requests);
+            assert_eq!((deploys.faults().len(), claims.faults().len()), (0, 1));
+        }
     }
 }

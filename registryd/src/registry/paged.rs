@@ -30,8 +30,8 @@ pub(crate) struct Leaf<T> {
     pub(crate) skipped: Vec<Listed>,
     /// The records, each with its row in the listing. What was deleted since then is left out.
     pub(crate) read: Vec<(Listed, Stored<T>)>,
-    /// Keys whose record cannot be read, and why.
-    pub(crate) bad: Vec<(String, Problem)>,
+    /// The rows of records that cannot be read, and why.
+    pub(crate) bad: Vec<(Listed, Problem)>,
     /// Whether it is the last page. The next one is the first again.
     pub(crate) last: bool,
 }
@@ -76,7 +76,7 @@ impl<T: Kind> Paged<T> {
                 Ok(Some(stored)) => leaf.read.push((listed, stored)),
                 Ok(None) => {}
                 Err(problem) if problem.code == ProblemCode::StoreUnavailable => silent.push((listed, problem)),
-                Err(problem) => leaf.bad.push((listed.key, problem)),
+                Err(problem) => leaf.bad.push((listed, problem)),
             }
         }
         if let Some((_, problem)) = silent.first() {
@@ -86,7 +86,7 @@ impl<T: Kind> Paged<T> {
                 self.half = Some((leaf, silent.into_iter().map(|(listed, _)| listed).collect()));
                 return Err(problem);
             }
-            leaf.bad.extend(silent.into_iter().map(|(listed, problem)| (listed.key, problem)));
+            leaf.bad.append(&mut silent);
         }
         self.silences = 0;
         Ok(leaf)
@@ -124,7 +124,7 @@ mod tests {
                 };
                 assert!(world.memory.requests() - before <= 3, "a page and what is new of it");
                 read.extend(leaf.read.into_iter().map(|(_, stored)| stored.record.name.to_string()));
-                bad.extend(leaf.bad.into_iter().map(|(key, _)| key));
+                bad.extend(leaf.bad.into_iter().map(|(listed, _)| listed.key));
                 if leaf.last {
                     break;
                 }
