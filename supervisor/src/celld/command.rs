@@ -150,12 +150,12 @@ impl Launch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use scafo_core::settings::Secret;
     use std::os::unix::fs::MetadataExt as _;
 
-    fn launch(prefix: &str, endpoint: Option<&str>) -> Launch {
+    pub(in crate::celld) fn launch(prefix: &str, endpoint: Option<&str>) -> Launch {
         Launch {
             node: "vps-a".parse().unwrap(),
             dirs: Dirs { state: "/s".into(), runtime: "/r".into() },

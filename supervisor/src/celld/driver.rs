@@ -83,6 +83,9 @@ impl Shared {
 pub(super) enum Want {
     Run,
     Stop,
+    /// Like [`Want::Stop`], and nobody wants it again: the driver ends with its process.
+    End,
+    /// The same, and nobody waits for a drain.
     Hurry,
 }
 
@@ -190,7 +193,7 @@ impl Driver {
         self.started_at = Some(record.started_at);
     }
 
-    /// Runs until it is dropped. Dropping leaves the process running.
+    /// Runs until it is dropped, or told to end and nothing runs any more. Dropping leaves the process running.
     pub(super) async fn run(mut self) {
         let wish = self.wishes.borrow_and_update().clone();
         let event = self.event_of(wish);
@@ -198,6 +201,9 @@ impl Driver {
         loop {
             self.keep_crashes();
             self.publish();
+            if self.wishes.borrow().want >= Want::End && self.machine.state(Instant::now()).is_none() {
+                return;
+            }
             let event = self.next_event().await;
             self.handle(event).await;
         }
@@ -210,7 +216,7 @@ impl Driver {
                 Event::Renewed
             }
             Want::Run => Event::Wanted,
-            Want::Stop => Event::Unwanted,
+            Want::Stop | Want::End => Event::Unwanted,
             Want::Hurry => Event::Hurried,
         }
     }

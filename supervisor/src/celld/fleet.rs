@@ -14,6 +14,7 @@ use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 use super::belongings::{Belongings, Owner};
 use super::command::Launch;
@@ -63,6 +64,8 @@ pub(crate) struct Fleet {
     shared: Arc<Shared>,
     inner: Mutex<Inner>,
     belongings: Mutex<Belongings>,
+    /// The drivers that have not ended.
+    driving: TaskTracker,
 }
 
 /// A whole set of processes, as registryd orders it.
@@ -132,7 +135,8 @@ impl Fleet {
             begun: Moment::now(),
             strays: Noted::default(),
         };
-        let fleet = Self { shared: Arc::new(shared), inner: Mutex::default(), belongings: Mutex::new(belongings) };
+        let belongings = Mutex::new(belongings);
+        let fleet = Self { shared: Arc::new(shared), inner: Mutex::default(), belongings, driving: TaskTracker::new() };
         fleet.inner().keepers.spawn(log::keep_short(state.join("logs")));
         fleet.inner().keepers.spawn(fleet.belongings().sweep());
         fleet.adopt(records);
@@ -172,7 +176,7 @@ impl Fleet {
         if let Err(error) = self.book().keep(&record.application, record.ports) {
             tracing::warn!(application = %record.application, %error, "cannot write down the ports of what was taken over");
         }
-        inner.start(&self.shared, &record.application, None, record.ports, |driver| driver.adopt(record, process));
+        self.start(inner, &record.application, None, record.ports, |driver| driver.adopt(record, process));
     }
 
     /// It ended while no supervisor was there: when and how is not known, and that counts as a crash just now.
@@ -292,7 +296,7 @@ impl Fleet {
             inner.entries.remove(application);
             let left = Record::load(&self.shared.launch.dirs.processes(), application);
             let process = left.as_ref().and_then(|record| Some((record, record.process()?)));
-            inner.start(&self.shared, application, deploy, ports, |driver| {
+            self.start(inner, application, deploy, ports, |driver| {
                 if let Some((record, process)) = process {
                     driver.adopt(record, process);
                 }
@@ -316,7 +320,7 @@ impl Fleet {
         let pause = turn(*started);
         *started = started.saturating_add(1);
         let kept = Kept::load(&self.shared.launch.dirs.processes(), application);
-        inner.start(&self.shared, application, deploy, ports, |driver| {
+        self.start(inner, application, deploy, ports, |driver| {
             kept.iter().for_each(|kept| driver.remember(kept));
             driver.hold(pause);
         });
@@ -395,7 +399,7 @@ impl Fleet {
     /// Ends every process and waits for that. Nothing is started any more.
     pub(crate) async fn stop(&self, how: Stop) {
         let want = match how {
-            Stop::Drained => Want::Stop,
+            Stop::Drained => Want::End,
             Stop::Killed => Want::Hurry,
         };
         {
@@ -405,9 +409,26 @@ impl Fleet {
                 entry.wishes.send_if_modified(|wish| grow(wish, want));
             }
         }
-        let mut statuses = self.watch();
-        // The sender lives as long as we do.
-        let _ = statuses.wait_for(Statuses::is_empty).await;
+        // Nobody is added to them any more. What they show may be nothing yet: one that has just begun has shown nothing of the process
+        // that it took over, or is about to start.
+        self.driving.close();
+        self.driving.wait().await;
+    }
+
+    fn start(
+        &self,
+        inner: &mut Inner,
+        application: &ApplicationName,
+        deploy: Option<&String>,
+        ports: Pair,
+        prepare: impl FnOnce(&mut Driver),
+    ) {
+        let (wishes, wished) = watch::channel(Wish { want: Want::Run, deploy: deploy.cloned() });
+        let tap = Arc::new(Tap::default());
+        let mut driver = Driver::new(Arc::clone(&self.shared), application.clone(), ports, wished, Arc::clone(&tap));
+        prepare(&mut driver);
+        let driver = inner.drivers.spawn(self.driving.track_future(driver.run()));
+        inner.entries.insert(application.clone(), Entry { wishes, tap, ports, driver });
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -420,24 +441,6 @@ impl Fleet {
 
     fn book(&self) -> MutexGuard<'_, Book> {
         self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Inner {
-    fn start(
-        &mut self,
-        shared: &Arc<Shared>,
-        application: &ApplicationName,
-        deploy: Option<&String>,
-        ports: Pair,
-        prepare: impl FnOnce(&mut Driver),
-    ) {
-        let (wishes, wished) = watch::channel(Wish { want: Want::Run, deploy: deploy.cloned() });
-        let tap = Arc::new(Tap::default());
-        let mut driver = Driver::new(Arc::clone(shared), application.clone(), ports, wished, Arc::clone(&tap));
-        prepare(&mut driver);
-        let driver = self.drivers.spawn(driver.run());
-        self.entries.insert(application.clone(), Entry { wishes, tap, ports, driver });
     }
 }
 
@@ -454,7 +457,68 @@ fn now() -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Child;
+
+    use scafo_core::config;
+
+    use super::super::command::tests::launch;
     use super::*;
+    use crate::state::Dirs;
+
+    /// A fleet with directories of its own.
+    fn fleet(dirs: Dirs) -> Fleet {
+        let spawner = Spawner::start().unwrap();
+        let celld = config::Celld { path: None, port_range: 24_000..=24_001, env: BTreeMap::new(), uid_range: None };
+        let runtime = Runtime::find(&celld, &BTreeMap::new(), None, spawner.clone()).unwrap();
+        let launch = Launch { dirs, ..launch("", None) };
+        Fleet::open(Arc::new(launch), Arc::new(runtime), spawner, celld.port_range).unwrap()
+    }
+
+    /// A process of this application that an earlier supervisor has left, in its directories.
+    async fn left(dirs: &Dirs, application: &str) -> Child {
+        let application: ApplicationName = application.parse().unwrap();
+        let watch = dirs.application(application.as_str()).join("watch");
+        let mut command = std::process::Command::new("sleep");
+        let child = command.arg("600").env(WATCH, &watch).process_group(0).spawn().unwrap();
+        let record = Record {
+            application,
+            pid: child.id(),
+            start_time: proc::start_time(child.id()).unwrap(),
+            watch,
+            ports: Pair { public: 24_000, internal: 24_001 },
+            celld_version: "0.6.0".to_owned(),
+            started_at: now(),
+            was_ready: true,
+            memory_mib: 0,
+            boot: String::new(),
+        };
+        record.save(&dirs.processes()).unwrap();
+        // The kernel lets the parent go on a moment before the new program's environment can be seen.
+        let limit = Instant::now() + Duration::from_secs(60);
+        while record.process().is_none() && Instant::now() < limit {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        child
+    }
+
+    /// On one thread, so that no driver has done anything yet when the stop comes.
+    #[tokio::test]
+    async fn a_stop_waits_for_a_process_that_was_only_just_taken_over() {
+        for how in [Stop::Drained, Stop::Killed] {
+            let state = tempfile::tempdir().unwrap();
+            let dirs = Dirs::create(&state.path().join("state"), &state.path().join("run")).unwrap();
+            let mut child = left(&dirs, "shop").await;
+            let fleet = fleet(dirs);
+            fleet.stop(how).await;
+            // Whoever took it over has waited for it.
+            let ended = proc::start_time(child.id()).is_none();
+            if !ended {
+                child.kill().unwrap();
+            }
+            assert!(ended, "{how:?}");
+        }
+    }
 
     #[test]
     fn a_few_start_at_once_and_many_one_after_another() {
