@@ -8,8 +8,9 @@ use zbus::zvariant::{OwnedObjectPath, OwnedValue, Type};
 
 use super::{Parting, is_there};
 
-/// How long the answer may take: four calls on this machine. A manager that is too busy for that is probably shutting down.
-const DEADLINE: Duration = Duration::from_secs(3);
+/// How long the answer may take: four calls on this machine, which may be a busy one, and a restart that is taken for a stop ends what
+/// it should leave. The node serves on meanwhile. A sixth of what its unit gives it to end (`TimeoutStopSec`).
+const DEADLINE: Duration = Duration::from_secs(30);
 const SYSTEMD: &str = "org.freedesktop.systemd1";
 
 /// What a request to end means.
