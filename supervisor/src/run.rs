@@ -1,6 +1,7 @@
 //! Running a node: start, announce, watch, and end in order.
 
 use std::ops::ControlFlow;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options};
-use crate::celld::{Fleet, Stop};
+use crate::celld::{self, Fleet, Stop};
 use crate::daemon::{Group, Handles, Name};
 use crate::ending::Ending;
 use crate::figures;
@@ -124,26 +125,39 @@ async fn prepared(
     tokio::pin!(preparing);
     tokio::select! {
         biased;
-        () = signals.stop() => end_early(preparing, signals).await.map(ControlFlow::Break),
+        () = signals.stop() => end_early(preparing, config, signals).await.map(ControlFlow::Break),
         node = &mut preparing => Ok(ControlFlow::Continue(Box::new(node?))),
     }
 }
 
 /// Asked to end before there was a node. A stop ends what an earlier supervisor left serving, too, and only a node that was prepared
-/// knows of it; each step of that has a limit of its own. Asked again, it kills.
+/// knows how; each step of that has a limit of its own. Asked again, it kills.
 ///
 /// # Errors
-/// What keeps the node from being prepared: nobody has ended what was left then.
+/// What keeps the node from being prepared, where something was left: nobody has ended that then.
 async fn end_early(
-    preparing: impl Future<Output = Result<Node, Error>>,
+    mut preparing: Pin<&mut impl Future<Output = Result<Node, Error>>>,
+    config: &Config,
     signals: &mut Signals,
 ) -> Result<Ended, Error> {
     if manager::asked_to_end().await == Parting::Leave {
         return Ok(Ended::Stopped);
     }
+    let left = Dirs::of_earlier(&config.state_dir, &config.runtime_dir).filter(celld::is_anything_left);
+    let Some(left) = left else { return Ok(Ended::Stopped) };
     tracing::info!("asked to end while starting: ending what an earlier run left");
     manager::tell(&[NotifyState::Stopping, NotifyState::Status("ending what an earlier run left")]);
-    let Node { fleet, spawner, planner, footprint, .. } = preparing.await?;
+    let node = tokio::select! {
+        biased;
+        // Looked at first: after one look it holds the directory's lock, or has failed, so that what is killed is no other node's.
+        node = &mut preparing => node?,
+        () = signals.stop() => {
+            tracing::warn!("asked again: killing what is still there");
+            celld::kill_what_is_left(&left).await;
+            return Ok(Ended::Hurried);
+        }
+    };
+    let Node { fleet, spawner, planner, footprint, .. } = node;
     let ended = tokio::select! {
         biased;
         () = fleet.stop(Stop::Drained) => Ended::Stopped,

@@ -45,7 +45,7 @@ pub(super) struct Own {
 impl Launch {
     pub(super) fn own(&self, application: &ApplicationName) -> Own {
         let root = self.dirs.application(application.as_str());
-        Own { watch: root.join("watch"), assets: root.join("assets"), temp: root.join("tmp") }
+        Own { watch: self.dirs.watch(application.as_str()), assets: root.join("assets"), temp: root.join("tmp") }
     }
 
     /// Makes those that are not there, and the user their owner. Each is given away, not only the one above: that is the user's already
@@ -61,8 +61,7 @@ impl Launch {
 
     /// The application whose data directory this is, if it is one of ours.
     pub(super) fn application_of(&self, watch: &Path) -> Option<ApplicationName> {
-        let application = watch.parent()?.file_name()?.to_str()?.parse().ok()?;
-        (self.own(&application).watch == watch).then_some(application)
+        self.dirs.application_of(watch)
     }
 
     /// Who the application's process is: the user that it has been given, or ours.

@@ -41,12 +41,20 @@ fn given(pid: u32, name: &str) -> Option<PathBuf> {
 /// What such a process starts inherits the variable, but not the session's lead. Anybody can give a program of theirs any variable,
 /// and a container has directories of the same names: hence the user, and [`is_of`].
 pub(crate) fn session_leaders_given(name: &str, owner: impl Fn(&Path) -> Option<u32>) -> BTreeMap<PathBuf, u32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return BTreeMap::new() };
+    given_to_session_leaders(name).filter(|(value, pid)| owner(value).is_some_and(|uid| is_of(*pid, uid))).collect()
+}
+
+/// Whether any process that leads a session was started with such a value, whoever it is of.
+pub(crate) fn is_a_session_leader_given(name: &str, such: impl Fn(&Path) -> bool) -> bool {
+    given_to_session_leaders(name).any(|(value, _)| such(&value))
+}
+
+fn given_to_session_leaders(name: &str) -> impl Iterator<Item = (PathBuf, u32)> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let leaders = pids
         .filter(|pid| std::fs::read_to_string(file(*pid, "stat")).is_ok_and(|stat| session_of(&stat) == Some(*pid)));
-    let given = leaders.filter_map(|pid| Some((given(pid, name)?, pid)));
-    given.filter(|(value, pid)| owner(value).is_some_and(|uid| is_of(*pid, uid))).collect()
+    leaders.filter_map(move |pid| Some((given(pid, name)?, pid)))
 }
 
 /// Whether this user started a process, and in our process namespace: another one is that of a container, whose users and

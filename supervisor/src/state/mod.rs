@@ -18,6 +18,8 @@ pub(crate) use owners::{give, give_within, set_mode};
 pub(crate) use ports::{Book, Pair};
 pub(crate) use users::{Lent, Users, callers};
 
+use scafo_core::ApplicationName;
+
 use crate::api::Error;
 use crate::daemon::Name;
 use crate::sockets;
@@ -32,6 +34,11 @@ pub(crate) struct Dirs {
 }
 
 impl Dirs {
+    /// Where a node was, if there was one; nothing is made. Its sockets may be elsewhere.
+    pub(crate) fn of_earlier(state: &Path, runtime: &Path) -> Option<Self> {
+        Some(Self { state: std::fs::canonicalize(state).ok()?, runtime: runtime.to_owned() })
+    }
+
     /// Makes the directories; the sockets go elsewhere when their path would be too long for the kernel.
     pub(crate) fn create(state: &Path, runtime: &Path) -> Result<Self, Error> {
         private_dir(state).map_err(|error| cannot_write(state, &error))?;
@@ -109,6 +116,17 @@ impl Dirs {
     /// One application's own directory.
     pub(crate) fn application(&self, name: &str) -> PathBuf {
         self.state.join("celld").join(name)
+    }
+
+    /// An application's data directory.
+    pub(crate) fn watch(&self, name: &str) -> PathBuf {
+        self.application(name).join("watch")
+    }
+
+    /// The application whose data directory this is, if it is one of these.
+    pub(crate) fn application_of(&self, watch: &Path) -> Option<ApplicationName> {
+        let application: ApplicationName = watch.parent()?.file_name()?.to_str()?.parse().ok()?;
+        (self.watch(application.as_str()) == watch).then_some(application)
     }
 
     pub(crate) fn log(&self, name: &str) -> PathBuf {

@@ -245,6 +245,42 @@ async fn a_request_to_end_that_nobody_explains_is_a_stop() {
     assert!(before.iter().all(|status| !alive(status.pid.unwrap())));
 }
 
+#[test]
+fn a_stop_while_a_node_starts_that_has_nothing_to_end_does_not_wait_for_it() {
+    let place = Place::new();
+    place.hesitates();
+    let mut node = place.start();
+    until("it to be starting", || place.fakes().join("celld.asked").exists().then_some(()));
+    node.signal(Signal::SIGTERM);
+    assert!(node.ended().success(), "{}", place.log());
+    assert!(!place.log().contains("runs without a runtime"), "it has not waited for its celld: {}", place.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_request_to_end_while_the_node_starts_kills_what_was_left() {
+    let place = Place::new();
+    let mut node = place.start();
+    node.ready();
+    apply(&mut node.client(), 1, &["shop"]).await.unwrap();
+    let pid = watched(&mut node.client(), ready_with("v1")).await[0].pid.unwrap();
+    node.signal(Signal::SIGKILL);
+    node.ended();
+    drop(node);
+    place.hesitates();
+    let mut node = place.start();
+    until("it to be starting", || place.fakes().join("celld.asked").exists().then_some(()));
+    node.signal(Signal::SIGTERM);
+    until("it to end what was left", || place.log().contains("asked to end while starting").then_some(()));
+    assert!(alive(pid));
+    // Within a second of the first it is the same request, so it is repeated until it counts.
+    until("the application to be killed", || {
+        node.signal(Signal::SIGTERM);
+        (!alive(pid)).then_some(())
+    });
+    assert!(node.ended().success(), "{}", place.log());
+    assert!(!place.log().contains("runs without a runtime"), "it has not waited for its celld: {}", place.log());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_while_the_node_starts_ends_what_the_last_one_left_and_a_restart_leaves_it() {
     let place = Place::new();
