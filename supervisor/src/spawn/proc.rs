@@ -77,13 +77,14 @@ fn real_user(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Whether a process has a number in our namespace alone (`NSpid`, `proc(5)`): in those of containers below it has one more each.
-/// Unlike the link `ns/pid`, everybody may read this.
+/// Whether a process has a number in our namespace alone (`NSpid`, `proc(5)`): in those of containers below it has one more each. A
+/// kernel without such namespaces does not write the line, and then everybody is at home. Unlike the link `ns/pid`, everybody may read
+/// this.
 fn is_at_home(status: &str) -> bool {
     status
         .lines()
         .find_map(|line| line.strip_prefix("NSpid:"))
-        .is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
+        .is_none_or(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 
 /// Ends what was started without new privileges and works in one of these directories: what jobs of a node that was killed left
@@ -210,7 +211,7 @@ mod tests {
         assert_eq!(real_user(status), Some(1000));
         assert!(is_at_home(status));
         assert!(!is_at_home(&status.replace("4711", "4711\t1")), "the first process of a container");
-        assert!(!is_at_home("Name:\tcelld\n"));
+        assert!(is_at_home(&status.replace("NSpid:\t4711\n", "")), "a kernel without process namespaces");
     }
 
     #[test]
