@@ -1,6 +1,6 @@
 //! One supervisor for each state directory, and for each runtime directory.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -47,10 +47,14 @@ impl Lock {
     pub(crate) fn holder(directory: &Path) -> Option<u32> {
         let path = directory.join("lock");
         // What a link leads to may be anybody's lock.
-        let inode = std::fs::symlink_metadata(&path).ok().filter(std::fs::Metadata::is_file)?.ino();
+        let file = std::fs::symlink_metadata(&path).ok().filter(Metadata::is_file)?;
         let pid = std::fs::read_to_string(&path).ok()?.trim().parse().ok()?;
-        let locks = std::fs::read_to_string("/proc/locks").ok()?;
-        locks.lines().any(|line| names(line, pid, inode)).then_some(pid)
+        let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+        let mut holders = locks.lines().filter_map(lock).filter(|(_, inode)| *inode == file.ino()).peekable();
+        // A file system that keeps its locks itself, as those in user space may, shows none of them there.
+        let holds =
+            if holders.peek().is_none() { writes(pid, &file) } else { holders.any(|(holder, _)| holder == pid) };
+        holds.then_some(pid)
     }
 
     /// Whether this process has the lock, as far as this user can know: who has the lock of another user's node is not told.
@@ -64,13 +68,24 @@ impl Lock {
     }
 }
 
-/// Whether a line of `/proc/locks` (`proc_locks(5)`) is a lock that this process has on a file of this number:
+/// The process that has a lock, and the number of its file, in a line of `/proc/locks` (`proc_locks(5)`):
 /// `1: FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF`.
-fn names(line: &str, pid: u32, inode: u64) -> bool {
+fn lock(line: &str) -> Option<(u32, u64)> {
     let mut words = line.split_whitespace().skip(1);
-    let (kind, holder, file) = (words.next(), words.nth(2), words.next());
-    let number = file.and_then(|file| file.rsplit(':').next()).and_then(|number| number.parse().ok());
-    kind == Some("FLOCK") && holder.and_then(|holder| holder.parse().ok()) == Some(pid) && number == Some(inode)
+    let (kind, holder, file) = (words.next()?, words.nth(2)?, words.next()?);
+    let held = (holder.parse().ok()?, file.rsplit(':').next()?.parse().ok()?);
+    (kind == "FLOCK").then_some(held)
+}
+
+/// Whether a process has this file open to read and to write, as a supervisor has its lock and whoever looks around has not. Known of
+/// this user's processes only, and by root.
+fn writes(pid: u32, file: &Metadata) -> bool {
+    let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    open.flatten().any(|fd| {
+        // The mode of the link is that of the descriptor.
+        std::fs::symlink_metadata(fd.path()).is_ok_and(|link| link.mode() & 0o600 == 0o600)
+            && std::fs::metadata(fd.path()).is_ok_and(|open| (open.dev(), open.ino()) == (file.dev(), file.ino()))
+    })
 }
 
 #[cfg(test)]
@@ -95,11 +110,33 @@ mod tests {
     #[test]
     fn a_lock_is_found_by_its_process_and_its_file() {
         let line = "1: FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF";
-        assert!(names(line, 812, 9163) && !names(line, 813, 9163) && !names(line, 812, 63));
+        assert_eq!(lock(line), Some((812, 9163)));
         for other in
             ["", "1: POSIX  ADVISORY  WRITE 812 00:2a:9163 0 EOF", "1: -> FLOCK  ADVISORY  WRITE 812 00:2a:9163 0 EOF"]
         {
-            assert!(!names(other, 812, 9163), "{other}");
+            assert_eq!(lock(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn where_the_kernel_shows_no_lock_its_holder_is_who_has_the_file_open_to_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let own = std::process::id();
+        std::fs::write(&path, format!("{own}\n")).unwrap();
+        assert_eq!(Lock::holder(dir.path()), None);
+        let looking = File::open(&path).unwrap();
+        assert_eq!(Lock::holder(dir.path()), None, "whoever only reads it");
+        drop(looking);
+        let held = File::options().read(true).write(true).open(&path).unwrap();
+        assert_eq!(Lock::holder(dir.path()), Some(own));
+        assert!(Lock::may_be_of(dir.path(), own));
+        std::fs::write(&path, "1\n").unwrap();
+        assert_eq!(Lock::holder(dir.path()), None, "it is open, but not to the one that it names");
+        std::fs::write(&path, format!("{own}\n")).unwrap();
+        std::fs::rename(&path, dir.path().join("other")).unwrap();
+        std::fs::write(&path, format!("{own}\n")).unwrap();
+        assert_eq!(Lock::holder(dir.path()), None, "another file is open");
+        drop(held);
     }
 }
