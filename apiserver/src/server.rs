@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use scafo_proto::open::Streams;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -42,6 +43,9 @@ const STREAMS: u32 = 64;
 const PING: Duration = Duration::from_secs(20);
 /// How long telling a peer that it was too slow may take.
 const LAST_WORD: Duration = Duration::from_secs(3);
+/// How long an unused h2c connection may take for its goodbye and for what was answered and is still on its way: a peer that is slow,
+/// or that does not ask for more of it. One that answers no pings, or takes nothing at all, goes sooner.
+const LEAVING: Duration = Duration::from_secs(5 * 60);
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -122,6 +126,13 @@ async fn accept(listener: &TcpListener, room: &Arc<Semaphore>) -> (TcpStream, to
 async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) {
     // Small answers go out at once. A socket that refuses the option works without it.
     let _ = stream.set_nodelay(true);
+    speak(stream, served, stop).await;
+}
+
+async fn speak<S>(stream: S, served: Served, stop: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
     let asked = CancellationToken::new();
     let turn = Arc::new(Turn::default());
     let streams = Streams::default();
@@ -154,8 +165,9 @@ async fn connection(stream: TcpStream, served: Served, stop: CancellationToken) 
             tokio::select! {
                 biased;
                 outcome = serving.as_mut() => outcome,
-                // A request that crossed our goodbye is served to its end.
-                () = streams.unused(LAST_WORD) => return,
+                // It ends by itself once all is sent, a request that crossed our goodbye too. What the library has in hand to send is
+                // not seen here, so that nothing being open is no reason to end it at once.
+                () = streams.unused(LEAVING) => return,
             }
         }
         () = stop.cancelled() => {
@@ -197,4 +209,60 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(PING)
         .keep_alive_timeout(PING);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use bytes::Bytes;
+    use http_body_util::{BodyExt as _, Empty};
+    use hyper::client::conn::http2;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const ANSWER: &str = "an answer";
+
+    /// A client over h2c that takes one byte at a time of an answer, with one that has come, and the server's end of it.
+    async fn slow(
+        clients: &mut JoinSet<()>,
+    ) -> (http2::SendRequest<Empty<Bytes>>, http::Response<Incoming>, JoinSet<()>) {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let served = Served::from(Router::new().route("/", get(|| async { ANSWER })));
+        let mut serving = JoinSet::new();
+        serving.spawn(speak(far, served, CancellationToken::new()));
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let client = builder.initial_stream_window_size(1).handshake(TokioIo::new(near));
+        let (mut sender, connection) = client.await.unwrap();
+        clients.spawn(async move { drop(connection.await) });
+        let request = http::Request::get("http://node/").body(Empty::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        (sender, response, serving)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_slow_peer_was_answered_is_sent_to_its_end_on_a_connection_that_is_closed_as_idle() {
+        let mut clients = JoinSet::new();
+        let (_sender, response, mut serving) = slow(&mut clients).await;
+        sleep(HEAD * 2).await;
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), ANSWER);
+        let read = Instant::now();
+        serving.join_next().await.unwrap().unwrap();
+        assert!(read.elapsed() < HEAD, "and then it ends");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_h2c_connection_is_closed_as_idle_also_when_its_peer_never_takes_its_answer() {
+        for (takes, limit) in [(true, HEAD * 2), (false, HEAD + 2 * LEAVING)] {
+            let mut clients = JoinSet::new();
+            let began = Instant::now();
+            let (_sender, response, mut serving) = slow(&mut clients).await;
+            let mut response = Some(response);
+            if takes && let Some(response) = response.take() {
+                assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), ANSWER);
+            }
+            serving.join_next().await.unwrap().unwrap();
+            assert!((HEAD..limit).contains(&began.elapsed()), "{takes}: {:?}", began.elapsed());
+        }
+    }
 }

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 use tokio_io_timeout::TimeoutStream;
 
@@ -22,27 +21,27 @@ const DROPPED: usize = 16 * 1024 * 1024;
 /// How long a peer may take nothing of what is sent to it.
 const STALLED: Duration = Duration::from_secs(30);
 
-pub(super) struct Lingering {
-    stream: Pin<Box<TimeoutStream<TcpStream>>>,
+pub(super) struct Lingering<S> {
+    stream: Pin<Box<TimeoutStream<S>>>,
     /// Set once our side is closed.
     lingering: Option<(Pin<Box<Sleep>>, usize)>,
 }
 
-impl Lingering {
-    pub(super) fn new(stream: TcpStream) -> Self {
+impl<S: AsyncRead + AsyncWrite> Lingering<S> {
+    pub(super) fn new(stream: S) -> Self {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(STALLED));
         Self { stream: Box::pin(stream), lingering: None }
     }
 }
 
-impl AsyncRead for Lingering {
+impl<S: AsyncRead + AsyncWrite> AsyncRead for Lingering<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.stream.as_mut().poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Lingering {
+impl<S: AsyncRead + AsyncWrite> AsyncWrite for Lingering<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.stream.as_mut().poll_write(cx, buf)
     }
@@ -90,7 +89,7 @@ impl AsyncWrite for Lingering {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt as _;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
