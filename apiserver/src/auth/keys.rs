@@ -99,3 +99,30 @@ pub(super) fn nobody() -> &'static PublicKey {
     });
     &NOBODY
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Caller;
+    use super::*;
+    use crate::clock::SystemClock;
+
+    #[tokio::test(start_paused = true)]
+    async fn lookups_of_known_keys_and_of_those_that_nobody_has_do_not_wait_for_each_other() {
+        let nobody_listens = tempfile::tempdir().unwrap();
+        let keys = Keys::new(Registry::new(&nobody_listens.path().join("sock")), Arc::new(SystemClock));
+        let key = Key { public_key: nobody().clone(), caller: Caller::Node("n1".parse().unwrap()) };
+        keys.keep("known", keys.clock.mono(), Some(Arc::new(key)));
+        // Whoever has a turn learns that the registry is away.
+        let has_no_turn = async |kid| {
+            let problem = keys.get(kid, Freshness::Now).await.unwrap_err();
+            problem.detail.contains("too many tokens")
+        };
+        for (full, waits, goes_on) in [(&keys.of_strangers, "unknown", "known"), (&keys.of_known, "known", "unknown")] {
+            let all = full.acquire_many(u32::try_from(LOOKUPS).unwrap()).await.unwrap();
+            assert!(has_no_turn(waits).await, "{waits}");
+            assert!(!has_no_turn(goes_on).await, "{goes_on}");
+            drop(all);
+            assert!(!has_no_turn(waits).await, "{waits}");
+        }
+    }
+}

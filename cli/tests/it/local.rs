@@ -184,6 +184,21 @@ async fn a_second_first_operator_is_refused_unless_forced() {
 }
 
 #[tokio::test]
+async fn logs_as_json_are_an_object_a_line_with_the_text_as_it_came() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.path().join("state/logs")).unwrap();
+    let printed = b"before\nplain\n{\"level\":\"info\"}\n\x1b[31mred\x1b[0m\n\xff\n\nno end";
+    std::fs::write(home.path().join("state/logs/shop.log"), printed).unwrap();
+    let ran = home.run("logs shop --state-dir state --lines 6 --json").await;
+    assert_eq!(ran.code, Some(0), "{}", ran.all());
+    let shown: Vec<serde_json::Value> = ran.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = ["plain", "{\"level\":\"info\"}", "\u{1b}[31mred\u{1b}[0m", "\u{fffd}", "", "no end"];
+    assert_eq!(shown, lines.map(|line| serde_json::json!({ "line": line })));
+    let ran = home.run("logs shop --state-dir state --lines 6").await;
+    assert!(ran.stdout.starts_with("plain\n") && !ran.stdout.contains('\u{1b}'), "{}", ran.all());
+}
+
+#[tokio::test]
 async fn a_deploy_to_the_node_here_shows_its_url_once_the_ingress_knows_it() {
     let home = Home::new();
     let upstreams = json!([{ "node": "vps-a", "address": "127.0.0.1:24000" }]);

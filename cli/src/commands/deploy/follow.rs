@@ -53,10 +53,9 @@ impl Follower<'_> {
         queue: Queue,
     ) -> Outcome<DeployStatus> {
         let bytes = archive.bytes;
-        // What the node said last, and since when it cannot work at all.
+        // What the node said last.
         let mut told = String::new();
-        let begun = Instant::now();
-        let mut away: Option<Instant> = None;
+        let mut patience = Patience::begin();
         loop {
             let error = match self.client.upload(application, metadata, archive.clone(), self.signer).await {
                 Ok(accepted) => return Ok(accepted),
@@ -65,11 +64,7 @@ impl Follower<'_> {
             let Some(wait) = come_back(&error, queue) else {
                 return Err(error.into_failure("the deploy was not accepted", self.client.api()));
             };
-            // A node that has no place works.
-            away = (wait.status != FULL).then(|| away.unwrap_or_else(Instant::now));
-            let spent =
-                |since: Option<Instant>, patience| since.is_some_and(|since| since.elapsed() + wait.pause >= patience);
-            if spent(away, AWAY_PATIENCE) || spent(Some(begun), QUEUE_PATIENCE) {
+            if patience.is_spent_by(&wait) {
                 return Err(error.into_failure("the deploy was not accepted", self.client.api()));
             }
             if told != wait.why {
@@ -130,6 +125,27 @@ struct Wait {
     status: u16,
     /// What the node said.
     why: String,
+}
+
+/// How long an upload is sent again and again.
+struct Patience {
+    begun: Instant,
+    /// Since when the node cannot work at all.
+    away: Option<Instant>,
+}
+
+impl Patience {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), away: None }
+    }
+
+    /// Whether waiting as the node asks for now would take too long.
+    fn is_spent_by(&mut self, wait: &Wait) -> bool {
+        // A node that has no place works.
+        self.away = (wait.status != FULL).then(|| self.away.unwrap_or_else(Instant::now));
+        let spent = |since: Instant, patience| since.elapsed() + wait.pause >= patience;
+        self.away.is_some_and(|away| spent(away, AWAY_PATIENCE)) || spent(self.begun, QUEUE_PATIENCE)
+    }
 }
 
 /// How to send an upload again; `None` when it must not be.
@@ -199,6 +215,26 @@ mod tests {
         ] {
             let wait = come_back(&refused(code, detail, None), Queue::Wait).unwrap();
             assert_eq!(wait, Wait { pause: NOT_NOW, status, why: why.to_owned() });
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_is_not_sent_again_without_end_however_its_refusals_alternate() {
+        let pause = Duration::from_secs(7);
+        for (statuses, limit) in
+            [(&[FULL][..], QUEUE_PATIENCE), (&[503], AWAY_PATIENCE), (&[FULL, 503], QUEUE_PATIENCE)]
+        {
+            let begun = Instant::now();
+            let mut patience = Patience::begin();
+            // Twice as often as the longest limit allows.
+            let most = 2 * QUEUE_PATIENCE.as_secs() / pause.as_secs();
+            let mut refusals = statuses.iter().cycle().take(usize::try_from(most).unwrap());
+            while let Some(status) = refusals.next()
+                && !patience.is_spent_by(&Wait { pause, status: *status, why: String::new() })
+            {
+                sleep(pause).await;
+            }
+            assert!((limit - pause..limit).contains(&begun.elapsed()), "{statuses:?}: {:?}", begun.elapsed());
         }
     }
 
