@@ -357,7 +357,7 @@ mod tests {
             orphans(&core, &lead, &mut claims).await.unwrap();
             assert_eq!(core.registry.requests() - before, requests, "two listings, and what is new");
             let faults: Vec<String> = deploys.faults().into_iter().map(|fault| fault.key).collect();
-            assert_eq!(faults, [bad_deploy.clone()], "named in each round");
+            assert_eq!(faults, std::slice::from_ref(&bad_deploy), "named in each round");
             let faults: Vec<String> = claims.faults().into_iter().map(|fault| fault.key).collect();
             assert_eq!(faults, ["_scafo/domains/bad.example.json"]);
         }
