@@ -23,6 +23,8 @@ const LIMIT: Duration = Duration::from_secs(540);
 const LIFE: Duration = Duration::from_secs(600);
 /// The memory of the machine, from which the limits of applications are derived.
 const MEMORY: &str = "mem=2048M";
+/// What the machine prints once it has started.
+const UP: &str = "the machine is up";
 /// Set for a test that runs there.
 const INSIDE: &str = "SCAFO_TEST_UML";
 
@@ -114,6 +116,12 @@ pub async fn run(test: &str) -> Result<String, String> {
     .await;
     // A console ends its lines as terminals do.
     let said = String::from_utf8_lossy(&std::fs::read(&console).unwrap_or_default()).replace('\r', "");
+    if !said.contains(UP) {
+        return Err(format!(
+            "User-mode Linux does not start here: {}",
+            said.lines().last().unwrap_or("it says nothing")
+        ));
+    }
     assert!(said.contains("the test ended: 0\n") && said.contains("1 passed") && !said.contains("SKIPPED"), "{said}");
     Ok(said)
 }
@@ -127,6 +135,7 @@ fn init(program: &Path, test: &str) -> String {
          mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t tmpfs run /run && mount -t tmpfs tmp /tmp\n\
          mount -t cgroup2 cgroup2 /sys/fs/cgroup\n\
          ip link set lo up\n\
+         echo \"{UP}\"\n\
          timeout {} {} --exact {test} --nocapture 2>&1\n\
          echo \"the test ended: $?\"\n\
          echo \"controllers: $(cat /sys/fs/cgroup/cgroup.controllers)\"\n\
