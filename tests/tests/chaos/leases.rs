@@ -106,6 +106,8 @@ mod tests {
     use super::*;
     use crate::fleet::{lost_leases, name};
 
+    const LIMIT: Duration = Duration::from_secs(240);
+
     #[tokio::test(flavor = "multi_thread")]
     async fn a_lease_that_is_lost_for_want_of_the_store_is_seen_and_explained() {
         let node = Node::start().await;
@@ -113,15 +115,27 @@ mod tests {
         let (refusals, over) = (Arc::<Refusals>::default(), Arc::new(AtomicBool::new(false)));
         let mut watching = JoinSet::new();
         watching.spawn(Arc::clone(&refusals).watch(node.state().to_owned(), Arc::clone(&over)));
-        let from = Instant::now();
-        wait::until("a lease to be lost", Duration::from_secs(90), || async {
-            // One that does not answer for long is started again.
-            node.daemon("scafo-bucketd").inspect(|store| process::signal(store.pid, Signal::SIGSTOP));
-            (lost_leases(node.state(), 0) > 0).then_some(())
-        })
-        .await;
-        let to = Instant::now();
-        node.daemon("scafo-bucketd").inspect(|store| process::signal(store.pid, Signal::SIGCONT));
+        let begun = Instant::now();
+        let lost = || lost_leases(node.state(), 0) > 0;
+        let (from, to) = loop {
+            // A busy machine may have the process killed for its silence before, and the next one has no lease without the store.
+            wait::until("the application to serve", LIMIT, || async {
+                node.get(&name(0), "/").await.ok().filter(|(status, _)| *status == 200)
+            })
+            .await;
+            let from = Instant::now();
+            while !lost() && from.elapsed() < 4 * LEASE {
+                // One that does not answer for long is started again.
+                node.daemon("scafo-bucketd").inspect(|store| process::signal(store.pid, Signal::SIGSTOP));
+                wait::moment().await;
+            }
+            let to = Instant::now();
+            node.daemon("scafo-bucketd").inspect(|store| process::signal(store.pid, Signal::SIGCONT));
+            if lost() {
+                break (from, to);
+            }
+            assert!(begun.elapsed() < LIMIT, "no lease is lost without the store\n{}", node.log());
+        };
         over.store(true, Ordering::Relaxed);
         watching.join_next().await.unwrap().unwrap();
         assert!(refusals.explain_loss(from, to) && refusals.within(from, to));
