@@ -96,6 +96,11 @@ impl FaultProxy {
         Ok(Self { shared, access, _serving: serving })
     }
 
+    /// Zero of the times in its [log](FaultProxy::log).
+    pub fn started(&self) -> Instant {
+        self.shared.started
+    }
+
     /// How to reach the bucket through the proxy.
     pub const fn access(&self) -> &BucketAccess {
         &self.access

@@ -10,9 +10,9 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use scafo_core::domain::Host;
 use scafo_core::record::Replicas;
-use scafo_core::{Problem, ProblemCode};
+use scafo_core::{Problem, ProblemCode, key};
 use scafo_registryd::registry::{NewClaim, Reason, Registry};
-use scafo_tests::fault_proxy::{Fault, Operation, Reply, Rule};
+use scafo_tests::fault_proxy::{Exchange, Fault, FaultProxy, Operation, Reply, Rule};
 use scafo_tests::linear::{self, Claim, Event, Freeze, Register};
 use tokio::task::JoinSet;
 
@@ -220,11 +220,34 @@ async fn what_clients_set_claim_and_freeze_through_faults_is_linearizable() {
     }
     last.look_at_freeze().await;
     seen.push(last.seen);
-    explain(seen, took);
+    explain(seen, &late_freezes(&fleet, start), took);
+}
+
+/// A create of the freeze that reached the store after its sender had given up on that try.
+struct Late {
+    sent: Duration,
+    landed: Option<Duration>,
+}
+
+/// Those that the proxies saw, by the clock of the history.
+fn late_freezes(fleet: &Fleet, start: Instant) -> Vec<Late> {
+    let is_late = |exchange: &&Exchange| {
+        exchange.asked.operation == Operation::Put
+            && exchange.asked.key == key::FREEZE
+            && exchange.store == Some(200)
+            && exchange.faults.iter().any(|fault| matches!(fault, Fault::LandLate { .. }))
+    };
+    let of = |(proxy, _): &(FaultProxy, Arc<Registry>)| {
+        let since_start = |at: Duration| (proxy.started() + at).saturating_duration_since(start);
+        let late =
+            |exchange: &Exchange| Late { sent: since_start(exchange.began), landed: exchange.ended.map(since_start) };
+        proxy.log().iter().filter(is_late).map(late).collect::<Vec<Late>>()
+    };
+    fleet.nodes.iter().flat_map(of).collect()
 }
 
 /// Checks every key, and says how much there was to check.
-fn explain(seen: Vec<Seen>, took: Duration) {
+fn explain(seen: Vec<Seen>, late: &[Late], took: Duration) {
     let (mut replicas, mut labels, mut hosts, mut freeze) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for client in seen {
         replicas.extend(client.replicas);
@@ -251,12 +274,22 @@ fn explain(seen: Vec<Seen>, took: Duration) {
     for (number, events) in sorted(hosts.into_iter()) {
         linear::check(&events).unwrap_or_else(|wrong| panic!("host {number}: {wrong}"));
     }
-    // A freeze is lifted by a delete, which leaves no trace: one that landed without an answer, and was lifted before its caller's
-    // node asked again, is made a second time. Its caller, who waits all the while, is told that it stands, and it does.
-    let again = |event: &Event<Freeze>| match event.what {
-        Freeze::Make(reason, _) => Some(Event { what: Freeze::Make(reason, Some(reason)), ..event.clone() }),
-        Freeze::Lift(_) | Freeze::Read(_) => None,
-    };
-    let again: Vec<Event<Freeze>> = freeze.iter().filter_map(again).collect();
+    let again = made_again(&freeze, late);
     linear::check_with(&freeze, &again).unwrap_or_else(|wrong| panic!("the freeze: {wrong}"));
+}
+
+/// A freeze is lifted by a delete, which leaves no trace of it. So one that landed without an answer, and was lifted before its
+/// caller's node asked again, is made a second time: its caller, who waits all the while, is told that it stands, and it does. And
+/// a try that reaches the store late makes it a second time where another one had landed and was lifted meanwhile.
+fn made_again(freeze: &[Event<Freeze>], late: &[Late]) -> Vec<Event<Freeze>> {
+    let mut again = Vec::new();
+    for event in freeze {
+        let Freeze::Make(reason, _) = event.what else { continue };
+        let once_more = |ended| Event { what: Freeze::Make(reason, Some(reason)), began: event.began, ended };
+        again.push(once_more(event.ended));
+        let Some(ended) = event.ended else { continue };
+        let of_this = late.iter().filter(|late| (event.began..=ended).contains(&late.sent));
+        again.extend(of_this.map(|late| once_more(late.landed)));
+    }
+    again
 }
