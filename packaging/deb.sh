@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs the built executables into a Debian package: packaging/deb.sh [--bin target/debug] [--out target].
-# Needs dpkg-deb. Prints the path of the package. --fast packs without compression, for tests.
+# Needs dpkg-deb and binutils. Prints the path of the package. --fast packs without compression, for tests.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 bin="$here/../target/debug" out="$here/../target" compression=(-Zxz -z1)
@@ -12,31 +12,32 @@ while [ $# -gt 0 ]; do
         *) echo "usage: deb.sh [--bin DIR] [--out DIR] [--fast]" >&2; exit 2 ;;
     esac
 done
-daemons=(scafo-registryd scafo-routerd scafo-apiserver scafo-ingressd scafo-bucketd)
-for program in scafo "${daemons[@]}"; do
-    [ -x "$bin/$program" ] || { echo "$bin/$program is not there; build it first: cargo build --workspace" >&2; exit 1; }
-done
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$here/../Cargo.toml")
 arch=$(dpkg --print-architecture)
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
-# Not the mode of a temporary directory: this becomes the mode of / in the package.
-chmod 0755 "$root"
+"$here/stage.sh" "$bin" "$root"
+# The newest symbol version of the C library that a program asks for.
+libc=$(readelf -VW "$root"/usr/bin/* "$root"/usr/lib/scafo/* | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -1)
 
-install -D -m 0755 --strip "$bin/scafo" "$root/usr/bin/scafo"
-for daemon in "${daemons[@]}"; do
-    install -D -m 0755 --strip "$bin/$daemon" "$root/usr/lib/scafo/$daemon"
-done
-install -D -m 0644 -t "$root/usr/lib/systemd/system" "$here/systemd/"*
-install -D -m 0644 "$here/sysusers.d/scafo.conf" "$root/usr/lib/sysusers.d/scafo.conf"
-install -D -m 0644 "$here/tmpfiles.d/scafo.conf" "$root/usr/lib/tmpfiles.d/scafo.conf"
-install -D -m 0644 "$here/etc/scafo.toml" "$root/etc/scafo/scafo.toml"
-mkdir -p "$root/usr/share/bash-completion/completions" "$root/usr/share/man/man1"
-"$bin/scafo" completions bash > "$root/usr/share/bash-completion/completions/scafo"
-"$bin/scafo" man --out "$root/usr/share/man/man1" >/dev/null
-gzip -9n "$root"/usr/share/man/man1/*
-
-install -D -m 0755 -t "$root/DEBIAN" "$here/debian/postinst" "$here/debian/prerm" "$here/debian/postrm"
+# dpkg says what happens in its own words (Debian Policy, section 6.5); the scripts that both packages share say the rest.
+script() {
+    install -D -m 0755 /dev/stdin "$root/DEBIAN/$1"
+}
+{
+    printf '#!/bin/sh\nset -e\n[ "$1" = configure ] || exit 0\nupgrade=$2\n'
+    cat "$here/scripts/after-install"
+} | script postinst
+{
+    printf '#!/bin/sh\nset -e\n[ "$1" = remove ] || exit 0\n'
+    cat "$here/scripts/before-removal"
+} | script prerm
+{
+    printf '#!/bin/sh\nset -e\n'
+    cat "$here/scripts/after-removal"
+    # The node's state; a bucket elsewhere is not touched.
+    printf 'if [ "$1" = purge ]; then\n    rm -rf /var/lib/scafo /etc/scafo\nfi\n'
+} | script postrm
 echo /etc/scafo/scafo.toml > "$root/DEBIAN/conffiles"
 cat > "$root/DEBIAN/control" <<CONTROL
 Package: scafo
@@ -45,7 +46,7 @@ Architecture: $arch
 Maintainer: the scafo authors <scafo@example.invalid>
 Section: admin
 Priority: optional
-Depends: libc6, systemd
+Depends: libc6 (>= ${libc#GLIBC_}), libgcc-s1, systemd
 Recommends: dbus, nftables
 Description: self-hosted fleet control for Workers-style applications
  One node of a fleet: its supervisor, registry, API, routing and ingress. Applications

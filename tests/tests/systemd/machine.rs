@@ -14,7 +14,7 @@ use scafo_tests::{process, wait};
 use tempfile::TempDir;
 
 /// The root that scripts/systemd-root.sh made.
-const ROOT: &str = "systemd-root-2";
+const ROOT: &str = "systemd-root-3";
 /// How long the machine may take to boot. It takes about three seconds.
 const BOOT: Duration = Duration::from_secs(120);
 /// How long one command in it may take: a stop of the node is the longest.

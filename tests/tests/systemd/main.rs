@@ -1,9 +1,10 @@
-//! The Debian package, installed and driven in a real systemd.
+//! The Debian package and the RPM package, installed and driven in a real systemd.
 
 // Code of tests: a panic is how it says what is wrong.
 #![allow(clippy::panic)]
 
 mod machine;
+mod rpm;
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,15 +59,16 @@ CELLD_STANDIN_WORKERD = "/usr/local/lib/workerd"
     )
 }
 
-/// The package as it is built from what this test was built beside, packed without compression.
-fn package(out: &Path) -> PathBuf {
+/// A package of what this test was built beside, by one of the scripts in `packaging`, without compression.
+fn package(script: &str, more: &[&str], out: &Path) -> PathBuf {
     let bin = built("scafo");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/deb.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").join(script);
     let packed = Command::new(script)
         .args(["--fast", "--bin"])
         .arg(bin.parent().expect("a directory"))
         .arg("--out")
         .arg(out)
+        .args(more)
         .output();
     let packed = packed.expect("the script runs");
     assert!(packed.status.success(), "{}{}", text(&packed.stdout), text(&packed.stderr));
@@ -80,8 +82,9 @@ fn install(root: &Path, from: &Path, to: &str) {
 }
 
 fn prepare(root: &Path) {
-    let packed = package(root);
+    let packed = package("deb.sh", &[], root);
     std::fs::rename(&packed, root.join("scafo.deb")).expect("the same file system");
+    rpm::prepare(root);
     install(root, &built("celld-workerd"), "usr/local/lib/celld-workerd");
     install(root, &tool("@cloudflare/workerd-linux-64/bin/workerd"), "usr/local/lib/workerd");
     install(root, &tool("@esbuild/linux-x64/bin/esbuild"), "usr/local/lib/esbuild");
@@ -206,7 +209,7 @@ impl Outcomes {
 }
 
 #[tokio::test]
-async fn the_package_runs_a_node_in_systemd_through_crashes_restarts_and_upgrades_under_load() {
+async fn the_packages_run_a_node_in_systemd_through_crashes_restarts_and_upgrades_under_load() {
     let root = match prepared() {
         Ok(root) => root,
         Err(why) => {
@@ -225,11 +228,11 @@ async fn the_package_runs_a_node_in_systemd_through_crashes_restarts_and_upgrade
     takes_other_settings_without_a_failed_request(&machine).await;
     hogs_harm_only_themselves(&machine).await;
     stops(&machine).await;
+    rpm::does_the_same(&machine).await;
 }
 
 async fn installs_and_starts(machine: &Machine) {
-    machine.must("dpkg -i /scafo.deb").await;
-    assert_eq!(machine.property("scafo.service", "ActiveState"), "inactive", "a fresh install starts nothing");
+    installs(machine, "dpkg -i /scafo.deb").await;
     let checked = machine.run_beside("systemd-analyze verify --man=no scafo.service scafo-apps.slice 2>&1").await;
     assert!(checked.status.success() && checked.stdout.is_empty(), "{}", text(&checked.stdout));
     let unit = "/usr/lib/systemd/system/scafo.service";
@@ -238,17 +241,26 @@ async fn installs_and_starts(machine: &Machine) {
     let said = text(&exposed.stdout);
     eprintln!("{}", said.lines().last().unwrap_or_default());
     assert!(exposed.status.success(), "the unit is more exposed than it was: {said}");
+    starts(machine).await;
+    let open = machine.ready()["notEnforced"].to_string();
+    eprintln!("not enforced in the machine: {open}");
+    for held in ["user id", "hard limits", "internal ports"] {
+        assert!(!open.contains(held), "{held} is said to be open: {open}\n{}", machine.journal());
+    }
+}
+
+async fn installs(machine: &Machine, command: &str) {
+    machine.must(command).await;
+    assert_eq!(machine.property("scafo.service", "ActiveState"), "inactive", "a fresh install starts nothing");
+}
+
+async fn starts(machine: &Machine) {
     std::fs::write(machine.root().join("etc/scafo/scafo.toml"), config()).expect("the configuration");
     machine.must("systemctl enable --now scafo.service").await;
     wait::until("the node to be ready", LIMIT, || async {
         (!machine.ready().is_null() && machine.is_active()).then_some(())
     })
     .await;
-    let open = machine.ready()["notEnforced"].to_string();
-    eprintln!("not enforced in the machine: {open}");
-    for held in ["user id", "hard limits", "internal ports"] {
-        assert!(!open.contains(held), "{held} is said to be open: {open}\n{}", machine.journal());
-    }
 }
 
 async fn deploys(machine: &Machine) {
