@@ -59,17 +59,18 @@ impl Terms<'_> {
     }
 }
 
-/// The processes of this pass. What ran in the last one (`was`) and is placed no longer is held, except that block, retire and
-/// delete stop at once.
-pub(crate) fn desired(
-    standings: &BTreeMap<ApplicationName, Standing>,
-    was: &BTreeMap<ApplicationName, Wanted>,
+/// The processes of this pass: of the applications that are `placed` here and those that ran in the last one (`was`). What ran and is
+/// placed no longer is held, except that block, retire and delete stop at once. An application without a standing is not there.
+pub(crate) fn desired<'a>(
+    placed: impl Iterator<Item = &'a ApplicationName>,
+    standing: impl Fn(&ApplicationName) -> Option<Standing>,
+    was: &'a BTreeMap<ApplicationName, Wanted>,
     terms: &Terms<'_>,
 ) -> BTreeMap<ApplicationName, Wanted> {
-    let names: BTreeSet<&ApplicationName> = standings.keys().chain(was.keys()).collect();
+    let names: BTreeSet<&ApplicationName> = placed.chain(was.keys()).collect();
     let decide = |name: &ApplicationName| {
         let before = was.get(name).copied();
-        match standings.get(name)? {
+        match standing(name)? {
             Standing::Serves { here: true } => Some(Wanted::Placed),
             Standing::Serves { here: false } => match before? {
                 Wanted::Placed if terms.unheld.contains(name) => None,
@@ -145,13 +146,14 @@ mod tests {
         }
 
         fn decide(self) -> Option<Wanted> {
-            let was = self.was.map(|wanted| (shop(), wanted)).into_iter().collect();
-            let standings = self.standing.map(|standing| (shop(), standing)).into_iter().collect();
-            let set = |there: bool| there.then(shop).into_iter().collect::<BTreeSet<_>>();
+            let was: BTreeMap<_, _> = self.was.map(|wanted| (shop(), wanted)).into_iter().collect();
+            let shop = shop();
+            let placed = self.standing.iter().map(|_| &shop);
+            let set = |there: bool| there.then(|| shop.clone()).into_iter().collect::<BTreeSet<_>>();
             let (unheld, after_others) = (set(self.unheld), set(self.after_others));
             let terms =
                 Terms { now: s(self.at), hold: HOLD, own: &self.own, unheld: &unheld, after_others: &after_others };
-            desired(&standings, &was, &terms).remove(&shop())
+            desired(placed, |_| self.standing, &was, &terms).remove(&shop)
         }
     }
 

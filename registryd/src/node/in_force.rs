@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use scafo_core::ApplicationName;
 use scafo_core::record::{Fence, PlacementRecord};
+use scafo_core::{ApplicationName, NodeId};
 use serde::{Deserialize, Serialize};
 
 #[cfg(test)]
@@ -66,11 +66,15 @@ impl InForce {
         now: Mono,
         ttl: Duration,
     ) -> Option<Kept> {
-        let before = self.kept.clone();
-        let mut held_back = std::mem::take(&mut self.held_back);
-        let mut placements = BTreeMap::new();
         // The whole of what is shown counts: in which order the records are looked at decides nothing.
         let highest = shown.clone().map(|record| record.fence).fold(self.kept.fence.max(lease.fence), Fence::max);
+        let mut held_back = std::mem::take(&mut self.held_back);
+        if highest == self.kept.fence && unreadable.is_empty() && self.is_all(shown.clone()) {
+            // Nearly every look of a fleet at rest.
+            return None;
+        }
+        let before = self.kept.clone();
+        let mut placements = BTreeMap::new();
         for record in shown {
             let name = &record.application;
             let in_force = self.kept.placements.get(name);
@@ -107,6 +111,12 @@ impl InForce {
         (self.kept != before).then_some(before)
     }
 
+    /// Whether these are the placements in force, all of them as they are.
+    fn is_all<'a>(&self, mut shown: impl Iterator<Item = &'a PlacementRecord> + Clone) -> bool {
+        let in_force = &self.kept.placements;
+        shown.clone().count() == in_force.len() && shown.all(|it| in_force.get(&it.application) == Some(it))
+    }
+
     /// Goes back to what was kept. What the bucket shows is taken in anew by the next look; what was held back waits again.
     pub(crate) fn restore(&mut self, before: Kept) {
         self.kept = before;
@@ -127,6 +137,11 @@ impl InForce {
     /// The placement in force of an application.
     pub(crate) fn get(&self, name: &ApplicationName) -> Option<&PlacementRecord> {
         self.kept.placements.get(name)
+    }
+
+    /// The applications whose placement in force names this node, whether they may serve or not.
+    pub(crate) fn placed_on(&self, node: &NodeId) -> impl Iterator<Item = &ApplicationName> {
+        self.kept.placements.iter().filter(|(_, placement)| placement.nodes.contains(node)).map(|(name, _)| name)
     }
 
     /// Applications whose placement in the bucket is not in force here. A coordinator overwrites them under its own fence.

@@ -398,13 +398,12 @@ impl Pass {
     /// Which processes shall run, and what there is to say about those that do.
     fn decide(&mut self, shown: &Shown, statuses: &[ProcessStatus]) -> Arc<World> {
         let now = self.core.mono();
-        let standings = self.standings(shown);
         // What runs when this daemon starts was placed once, and gets its hold if it is no more.
         let was = self
             .wanted
             .take()
             .unwrap_or_else(|| statuses.iter().map(|status| (status.application.clone(), Wanted::Placed)).collect());
-        let wanted = self.wanted_of(&standings, &was, shown, now);
+        let wanted = self.wanted_of(&was, shown, now);
         let reports = self.adopt(shown, &wanted, statuses, now);
         self.serving = fold(statuses, &wanted, &reports);
         let process = |name: &ApplicationName| {
@@ -427,7 +426,6 @@ impl Pass {
 
     fn wanted_of(
         &self,
-        standings: &BTreeMap<ApplicationName, Standing>,
         was: &BTreeMap<ApplicationName, Wanted>,
         shown: &Shown,
         now: Mono,
@@ -441,29 +439,23 @@ impl Pass {
             None => (BTreeSet::new(), after_others(&shown.nodes, placed, &self.own.id)),
         };
         let hold = self.core.settings.ingress_hold.get();
-        desired(standings, was, &Terms { now, hold, own: &self.own, unheld: &unheld, after_others: &after_others })
+        let terms = Terms { now, hold, own: &self.own, unheld: &unheld, after_others: &after_others };
+        desired(self.in_force.placed_on(&self.own.id), |name| self.standing(shown, name), was, &terms)
     }
 
-    fn standings(&self, shown: &Shown) -> BTreeMap<ApplicationName, Standing> {
-        let mut standings: BTreeMap<ApplicationName, Standing> = shown
-            .applications
-            .iter()
-            .map(|(name, application)| {
-                let placement = self.in_force.get(name);
-                // A node on its way out ends what it runs as if it were placed elsewhere: after the hold.
-                let here =
-                    !self.leaving.is_out() && placement.is_some_and(|placement| placement.nodes.contains(&self.own.id));
-                let standing = if application.may_serve() { Standing::Serves { here } } else { Standing::Stopped };
-                (name.clone(), standing)
-            })
-            .collect();
-        for name in shown.unreadable.iter() {
+    /// `None`: there is no such application.
+    fn standing(&self, shown: &Shown, name: &ApplicationName) -> Option<Standing> {
+        let Some(application) = shown.applications.get(name) else {
             // A placement that cannot be read leaves the one in force; an application's record leaves what runs.
-            if !shown.applications.contains_key(name) {
-                standings.insert(name.clone(), Standing::Unreadable);
-            }
+            return shown.unreadable.contains(name).then_some(Standing::Unreadable);
+        };
+        if !application.may_serve() {
+            return Some(Standing::Stopped);
         }
-        standings
+        let placement = self.in_force.get(name);
+        // A node on its way out ends what it runs as if it were placed elsewhere: after the hold.
+        let here = !self.leaving.is_out() && placement.is_some_and(|placement| placement.nodes.contains(&self.own.id));
+        Some(Standing::Serves { here })
     }
 
     /// Moves every adoption on and starts the reloads that are due.

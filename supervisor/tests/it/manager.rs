@@ -17,6 +17,7 @@ use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::Signal;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use scafo_core::view::ProcessStatus;
+use tokio::task::JoinSet;
 use zbus::zvariant::OwnedObjectPath;
 
 use crate::applications::{apply, ready_with, watched};
@@ -198,6 +199,15 @@ async fn serve(listener: tokio::net::UnixListener, job: Arc<Mutex<&'static str>>
     }
 }
 
+/// A system bus that says "restart" until it is told another job. It answers until the tasks are dropped.
+fn bus(manager: &Manager) -> (Arc<Mutex<&'static str>>, JoinSet<()>) {
+    let job = Arc::new(Mutex::new("restart"));
+    let listener = tokio::net::UnixListener::bind(manager.bus()).unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(serve(listener, Arc::clone(&job)));
+    (job, serving)
+}
+
 async fn running(node: &Node<'_>) -> Vec<ProcessStatus> {
     watched(&mut node.client(), |s| s.len() == 2 && ready_with("v1")(s)).await
 }
@@ -206,10 +216,7 @@ async fn running(node: &Node<'_>) -> Vec<ProcessStatus> {
 async fn a_restart_leaves_the_applications_serving_and_a_stop_ends_them() {
     let place = Place::new();
     let manager = Manager::new();
-    let job = Arc::new(Mutex::new("restart"));
-    let bus = tokio::net::UnixListener::bind(manager.bus()).unwrap();
-    let mut serving = tokio::task::JoinSet::new();
-    serving.spawn(serve(bus, Arc::clone(&job)));
+    let (job, _serving) = bus(&manager);
     let mut first = manager.start(&place);
     first.ready();
     apply(&mut first.client(), 1, &["shop", "blog"]).await.unwrap();
@@ -285,10 +292,7 @@ async fn a_second_request_to_end_while_the_node_starts_kills_what_was_left() {
 async fn a_stop_while_the_node_starts_ends_what_the_last_one_left_and_a_restart_leaves_it() {
     let place = Place::new();
     let manager = Manager::new();
-    let job = Arc::new(Mutex::new("restart"));
-    let bus = tokio::net::UnixListener::bind(manager.bus()).unwrap();
-    let mut serving = tokio::task::JoinSet::new();
-    serving.spawn(serve(bus, Arc::clone(&job)));
+    let (job, _serving) = bus(&manager);
     let mut node = manager.start(&place);
     node.ready();
     apply(&mut node.client(), 1, &["shop", "blog"]).await.unwrap();

@@ -92,7 +92,8 @@ fn report(nodes: usize, applications: usize, outcome: Outcome) {
     };
     let (follows, coordinates) = (rates(false), rates(true));
     let total: f64 = follows.iter().chain(&coordinates).sum();
-    let mean = follows.iter().sum::<f64>() / follows.len().max(1) as f64;
+    // A sum of nothing is -0.
+    let mean = (follows.iter().sum::<f64>() + 0.0) / follows.len().max(1) as f64;
     let most = follows.iter().copied().fold(0.0, f64::max);
     let month = counted.iter().map(|node| price(&node.requests)).sum::<f64>() * MINUTES_OF_A_MONTH / minutes(window);
     println!(
