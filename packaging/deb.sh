@@ -2,6 +2,8 @@
 # Packs the built executables into a Debian package: packaging/deb.sh [--bin target/debug] [--out target].
 # Needs dpkg-deb and binutils. Prints the path of the package. --fast packs without compression, for tests.
 set -euo pipefail
+# What is packed has the modes that it is installed with, whoever packs it.
+umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 bin="$here/../target/debug" out="$here/../target" compression=(-Zxz -z1)
 while [ $# -gt 0 ]; do

@@ -2,6 +2,8 @@
 # Packs the built executables into an RPM package: packaging/rpm.sh [--bin target/debug] [--out target] [--release 1].
 # Needs rpmbuild. Prints the path of the package. --fast packs without compression, for tests.
 set -euo pipefail
+# What is packed has the modes that it is installed with, whoever packs it.
+umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 bin="$here/../target/debug" out="$here/../target" release=1 compression=w3.zstdio
 while [ $# -gt 0 ]; do

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Lays out under ROOT what every package installs: packaging/stage.sh BIN ROOT, with BIN the directory of the built executables.
 set -euo pipefail
+# What is packed has the modes that it is installed with, whoever packs it.
+umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${1:?BIN} root=${2:?ROOT}
 daemons=(scafo-registryd scafo-routerd scafo-apiserver scafo-ingressd scafo-bucketd)

@@ -135,7 +135,7 @@ pub(crate) const fn next_step(code: ProblemCode) -> Option<&'static str> {
         ProblemCode::ApplicationBlocked => Some("an admin has to unblock the application first"),
         ProblemCode::DeploysFrozen => Some("deploy again when an admin has lifted the freeze"),
         ProblemCode::VersionSkew => Some("bring the nodes that are named to one version of celld"),
-        ProblemCode::CapabilityMissing => Some("install celld on this node, or set `celld.path`"),
+        ProblemCode::CapabilityMissing => Some("install celld on this node or set `celld.path`, then restart the node"),
         ProblemCode::ResourceLimit => {
             Some("make it smaller, or make more room on the node: the message names what was reached")
         }

@@ -116,7 +116,7 @@ impl Intake {
         if !self.runner {
             return Err(Problem::new(
                 ProblemCode::CapabilityMissing,
-                "this node has no runtime to deploy with: install celld on it or set `celld.path`, or deploy to another node",
+                "this node has no runtime to deploy with: install celld on it or set `celld.path` and restart it, or deploy to another node",
             ));
         }
         let announced = announced(headers);

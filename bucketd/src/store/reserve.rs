@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 
 /// What is kept: a thousand small records, and the length of the log at which SQLite checkpoints it by itself.
 const RESERVE_BYTES: u64 = 4 * 1024 * 1024;
@@ -32,14 +32,25 @@ fn available(dir: &Path) -> rustix::io::Result<u64> {
     Ok(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// In two transactions: pages that are freed in the one that took them are never written.
+/// In two transactions: pages that are freed in the one that took them are never written. A predecessor may have ended between them.
 fn fill(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(&format!(
-        "BEGIN IMMEDIATE; CREATE TABLE reserve (body BLOB); INSERT INTO reserve VALUES (zeroblob({RESERVE_BYTES})); COMMIT;
-         BEGIN IMMEDIATE; DROP TABLE reserve; COMMIT;"
-    ))?;
+    transaction(
+        conn,
+        &format!(
+            "DROP TABLE IF EXISTS reserve; CREATE TABLE reserve (body BLOB);
+             INSERT INTO reserve VALUES (zeroblob({RESERVE_BYTES}));"
+        ),
+    )?;
+    transaction(conn, "DROP TABLE reserve;")?;
     // From the log into the database; the next write starts the log over, in the blocks that it has.
     conn.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
+}
+
+/// Rolled back where it fails: the store goes on with this connection.
+fn transaction(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
+    let transaction = Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+    transaction.execute_batch(statements)?;
+    transaction.commit()
 }
 
 #[cfg(test)]
@@ -59,5 +70,28 @@ mod tests {
             assert!(kept >= reserve * 9 / 10 && kept < reserve * 2, "{free} pages of {page}");
             assert!(std::fs::metadata(dir.path().join("store.sqlite-wal")).unwrap().len() >= RESERVE_BYTES);
         }
+    }
+
+    fn tables(conn: &Connection) -> i64 {
+        conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'reserve'", [], |row| row.get(0)).unwrap()
+    }
+
+    #[test]
+    fn what_a_predecessor_left_that_ended_in_the_middle_is_taken_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = super::super::schema::open_writer(dir.path(), &dir.path().join("store.sqlite")).unwrap();
+        conn.execute_batch("CREATE TABLE reserve (body BLOB)").unwrap();
+        take(&conn, dir.path());
+        assert_eq!((tables(&conn), conn.is_autocommit()), (0, true));
+    }
+
+    #[test]
+    fn a_reserve_that_cannot_be_taken_leaves_no_transaction_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let conn = super::super::schema::open_writer(dir.path(), &dir.path().join("store.sqlite")).unwrap();
+        let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        conn.pragma_update(None, "max_page_count", pages + 10).unwrap();
+        assert!(fill(&conn).is_err(), "the database is full");
+        assert_eq!((tables(&conn), conn.is_autocommit()), (0, true));
     }
 }

@@ -71,11 +71,17 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
 struct Place {
     inode: u64,
     offset: u64,
+    /// How it begins, as far as that was seen: a log that was begun anew begins otherwise.
+    head: Vec<u8>,
 }
 
+/// Bytes of a log's beginning that tell it from the next one. Where an application always prints the same, a few lines of it may be
+/// left out when its log begins anew.
+const HEAD: u64 = 256;
+
 impl Place {
-    /// What is new, at most a piece of it. A file that is shorter than it was, or another one, is read from its start: the node
-    /// cuts a log that has grown long.
+    /// What is new, at most a piece of it. The node cuts a log that has grown long to nothing, and the end of a flood off: one that
+    /// begins anew, or another file, is read from its start, and one that only lost its end from there.
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
         let mut file = match File::open(path) {
             Ok(file) => file,
@@ -84,8 +90,14 @@ impl Place {
             Err(error) => return Err(error),
         };
         let metadata = file.metadata()?;
-        if metadata.ino() != self.inode || metadata.len() < self.offset {
-            *self = Self { inode: metadata.ino(), offset: 0 };
+        if metadata.ino() != self.inode {
+            *self = Self { inode: metadata.ino(), offset: 0, head: Vec::new() };
+        } else if metadata.len() < self.offset {
+            let is_same = !self.head.is_empty() && head(&mut file)?.starts_with(&self.head);
+            *self = Self { inode: self.inode, offset: if is_same { metadata.len() } else { 0 }, head: Vec::new() };
+        }
+        if self.head.is_empty() {
+            self.head = head(&mut file)?;
         }
         file.seek(SeekFrom::Start(self.offset))?;
         let mut bytes = Vec::new();
@@ -93,6 +105,13 @@ impl Place {
         self.offset += bytes.len() as u64;
         Ok(bytes)
     }
+}
+
+fn head(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(HEAD).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The last lines of a log, the part that was put aside included, and the place behind them.
@@ -137,7 +156,7 @@ fn tail(path: &Path, lines: usize) -> io::Result<(Vec<u8>, Place)> {
     let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let start = if surplus == 0 { 0 } else { ends.take(surplus).nth(surplus - 1).unwrap_or(text.len()) };
     text.drain(..start);
-    Ok((text, Place { inode: metadata.ino(), offset: end }))
+    Ok((text, Place { inode: metadata.ino(), offset: end, head: head(&mut file)? }))
 }
 
 #[cfg(test)]
@@ -172,6 +191,12 @@ mod tests {
         let mut writer = File::options().append(true).open(&path).unwrap();
         writer.write_all(b"two\n").unwrap();
         assert_eq!(place.read(&path).unwrap(), b"two\n");
+        writer.set_len(5).unwrap();
+        writer.write_all(b"[cut]\n").unwrap();
+        writer.set_len(7).unwrap();
+        assert_eq!(place.read(&path).unwrap(), b"");
+        writer.write_all(b"on\n").unwrap();
+        assert_eq!(place.read(&path).unwrap(), b"on\n", "what was read of a flood is not shown again");
         writer.set_len(0).unwrap();
         writer.write_all(b"three\n").unwrap();
         assert_eq!(place.read(&path).unwrap(), b"three\n");

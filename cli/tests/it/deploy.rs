@@ -7,7 +7,7 @@ use scafo_core::{Problem, ProblemCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::node::{Asked, Node, Say, deploy, state};
-use crate::run::Home;
+use crate::run::{Home, Ran};
 
 fn archived(upload: &Asked) -> Vec<(String, String)> {
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(upload.body.as_ref()));
@@ -111,6 +111,18 @@ async fn a_failed_deploy_exits_1_with_the_bundlers_own_message() {
     for said in ["publish-failed", "src/index.js:1:5: ERROR: Expected \";\" but found \"default\"", "\nhint: "] {
         assert!(ran.stderr.contains(said), "{said} in {}", ran.all());
     }
+}
+
+#[tokio::test]
+async fn a_failed_deploy_exits_1_also_when_nobody_reads_its_json() {
+    let home = Home::new();
+    let node = Node::start([Say::Json(202, deploy("accepted")), Say::Json(200, deploy("failed"))]).await;
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = home.command(&format!("deploy project --json --url {} --key ops.pem", node.url));
+    let ran = Ran::from(command.stdout(writer).output().await.unwrap());
+    assert_eq!(ran.code, Some(1), "{}", ran.all());
+    assert!(ran.stderr.contains("publish-failed"), "{}", ran.all());
 }
 
 #[tokio::test]

@@ -71,7 +71,9 @@ impl Runtime {
     pub(crate) async fn current(&self) -> Result<(PathBuf, Version), Problem> {
         let missing = |detail: String| Problem::new(ProblemCode::CapabilityMissing, detail);
         let Some(path) = &self.path else {
-            return Err(missing("this node has no celld; install one, or set celld.path on the node".to_owned()));
+            return Err(missing(
+                "this node has no celld; install one or set celld.path on the node, then restart it".to_owned(),
+            ));
         };
         let unreadable = |error: &io::Error| {
             missing("this node's celld cannot be read; see the node's log".to_owned())

@@ -252,6 +252,9 @@ async fn installs_and_starts(machine: &Machine) {
 async fn installs(machine: &Machine, command: &str) {
     machine.must(command).await;
     assert_eq!(machine.property("scafo.service", "ActiveState"), "inactive", "a fresh install starts nothing");
+    let written =
+        "umask 022; echo '# as the settings say' > /etc/scafo/credentials; stat -c '%a %U' /etc/scafo/credentials";
+    assert_eq!(machine.must(written).await.trim(), "600 root", "credentials are root's alone");
 }
 
 async fn starts(machine: &Machine) {

@@ -156,7 +156,8 @@ fn say_dry_run(
 async fn finish(target: &Target, signer: &Signer, ended: &DeployStatus, output: Output) -> Outcome {
     if ended.state != DeployState::Deployed {
         if output.json() {
-            output.data(&Deployed { status: ended, urls: Vec::new(), url: None }, String::new)?;
+            // It failed, whether anybody reads how or not.
+            let _ = output.data(&Deployed { status: ended, urls: Vec::new(), url: None }, String::new);
         }
         return Err(failed(ended));
     }

@@ -36,7 +36,9 @@ fn of_node(node: &NodeRecord, local: Option<&Ready>, found: &mut Vec<String>) {
         found.push("the node is leaving: nothing new is placed on it".to_owned());
     }
     match &node.celld_version {
-        None => found.push("the node has no runtime: install celld, or set celld.path".to_owned()),
+        None => {
+            found.push("the node has no runtime: install celld or set celld.path, then restart the node".to_owned());
+        }
         Some(version) if is_standin(version) => {
             found.push("applications run in the development stand-in, which is not for production".to_owned());
         }
