@@ -95,7 +95,7 @@ async fn placed(sim: &Sim) -> Result<(), String> {
     }
     let there = placements(sim).await;
     if wanted.iter().any(|(name, nodes)| there.get(name) != Some(nodes)) {
-        return Err(format!("{there:?} is placed, not {wanted:?}"));
+        return Err(format!("{there:?} is placed, not {wanted:?}; {}", who_leads(sim, &nodes).await));
     }
     for machine in &sim.machines[..NODES] {
         let disk = machine.disk.lock().unwrap();
@@ -106,6 +106,15 @@ async fn placed(sim: &Sim) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What a reader of a failure wants to know of the lease.
+async fn who_leads(sim: &Sim, nodes: &[NodeRecord]) -> String {
+    let lease = sim.memory.get(key::LEASE).await;
+    let lease = lease.ok().flatten().map(|object| String::from_utf8_lossy(&object.body).into_owned());
+    let held: Vec<_> = sim.machines[..NODES].iter().map(|machine| *machine.hold.lock().unwrap()).collect();
+    let fences: Vec<_> = nodes.iter().map(|node| (&node.id, node.fence)).collect();
+    format!("lease {lease:?}, held {held:?}, fences {fences:?}")
 }
 
 fn short(seed: u64) -> Result<(), String> {
