@@ -79,7 +79,9 @@ async fn is_alone(core: &Core, fence: Fence) -> Result<bool, Problem> {
     Ok(lease.is_some_and(|lease| lease.record.node == *me && lease.record.fence == fence))
 }
 
-/// The world as of a look at nodes and placements that begins after this was called, with every record that moved.
+/// The world as of a look at nodes and placements that begins after this was called, with every record that moved, except for those
+/// that are waited for no longer. A fence that stands in the new body of such a record only is not seen, as if the record had been
+/// removed: it was in the lease before it was anywhere else, and whoever claims goes above the lease too.
 async fn look(core: &Core) -> Result<Arc<World>, Problem> {
     core.wake.look(Look::Nodes);
     let ticket = core.wake.look(Look::Placements);
@@ -98,4 +100,91 @@ fn late(what: &str) -> Problem {
 
 fn stopping() -> Problem {
     Problem::new(ProblemCode::Draining, "this node is stopping")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use scafo_core::NodeId;
+    use scafo_store::{Bucket as _, Fault, MemoryBucket, Operation, PutOptions};
+
+    use super::*;
+    use crate::node::testing::{Node, node, place, until_leads};
+    use crate::registry::Arrival;
+    use crate::registry::testing::node as record;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// What a node's view of the bucket does not give, and how much it was asked for.
+    #[derive(Default)]
+    struct Withheld {
+        now: AtomicBool,
+        requests: AtomicU32,
+    }
+
+    fn view(memory: &MemoryBucket, silent: &str) -> (MemoryBucket, Arc<Withheld>) {
+        let (view, withheld, silent) = (memory.sibling(), Arc::<Withheld>::default(), silent.to_owned());
+        let asked = Arc::clone(&withheld);
+        view.plan(move |operation| {
+            asked.requests.fetch_add(1, Ordering::Relaxed);
+            let is_it = operation == Operation::Get(&silent) && asked.now.load(Ordering::Relaxed);
+            is_it.then_some(Fault::LoseRequest)
+        });
+        (view, withheld)
+    }
+
+    async fn until(node: &Node, is: impl FnMut(&Arc<World>) -> bool) {
+        let mut worlds = node.core.worlds.subscribe();
+        timeout(3 * MINUTE, worlds.wait_for(is)).await.unwrap().unwrap();
+    }
+
+    /// Writes a record anew: it says the same under another tag.
+    async fn rewrite(memory: &MemoryBucket, key: &str) {
+        let mut body = memory.get(key).await.unwrap().unwrap().body.to_vec();
+        body.push(b'\n');
+        memory.put(key, body.into(), PutOptions::default()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_object_that_is_listed_and_not_given_keeps_nobody_from_the_lease() {
+        // A node's record, as any, moves with each heartbeat.
+        for silent in ["_scafo/placement/shop.json", "_scafo/nodes/c.json"] {
+            let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+            let (memory, c) = (MemoryBucket::new(), "c".parse::<NodeId>().unwrap());
+            place(&memory, 1).await;
+            let (view_a, from_a) = view(&memory, silent);
+            let a = node("a", view_a, dirs[0].path()).await;
+            let fence = until_leads(&a).await;
+            a.core.registry.register_node(&record("c", 3), Arrival::Joining).await.unwrap();
+            let (view_b, from_b) = view(&memory, silent);
+            let b = node("b", view_b, dirs[1].path()).await;
+            let knows = |world: &Arc<World>| world.nodes.contains_key(&c) && !world.shown.placements.is_empty();
+            until(&a, knows).await;
+            until(&b, knows).await;
+
+            for view in [&from_a, &from_b] {
+                view.now.store(true, Ordering::Relaxed);
+            }
+            rewrite(&memory, silent).await;
+            b.core.registry.mint_hint();
+            b.core.registry.flush_hints(MINUTE).await.unwrap();
+            let names = |world: &Arc<World>| world.shown.faults.iter().any(|fault| fault.key == silent);
+            until(&b, names).await;
+            assert!(knows(&b.core.worlds.borrow()), "what it said before stands");
+            drop(a);
+            rewrite(&memory, silent).await;
+            assert!(timeout(MINUTE, until_leads(&b)).await.unwrap() > fence);
+
+            let before = from_b.requests.load(Ordering::Relaxed);
+            for _ in 0..2 {
+                tokio::time::sleep(MINUTE / 2).await;
+                rewrite(&memory, silent).await;
+            }
+            let asked = from_b.requests.load(Ordering::Relaxed) - before;
+            assert!(asked < 60, "{silent}: {asked} requests in a minute");
+            from_b.now.store(false, Ordering::Relaxed);
+            until(&b, |world| !names(world)).await;
+        }
+    }
 }

@@ -13,6 +13,9 @@ pub(crate) mod parting;
 pub(crate) mod pass;
 pub(crate) mod publish;
 pub(crate) mod records;
+mod retry;
 pub(crate) mod serving;
+#[cfg(test)]
+pub(crate) mod testing;
 pub(crate) mod wake;
 pub(crate) mod world;

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use scafo_core::record::{Fence, NodeRecord, Serving};
 use scafo_core::view::{ProcessStatus, ReconcileStatus};
@@ -25,6 +24,7 @@ use super::own::{self, WRITE, Wrote};
 use super::parting::{Out, Stopping};
 use super::publish::Publisher;
 use super::records::{HintDue, Order, Records};
+use super::retry::{RETRY, Retry};
 use super::serving::{fold, withdraws};
 use super::wake::Asked;
 use super::world::{Shown, World};
@@ -32,9 +32,6 @@ use crate::coordinator::places::held_up_by;
 use crate::daemon::{Core, Fatal, unbroken};
 use crate::deploy::versions;
 use crate::registry::{Mono, Stored};
-
-/// After a look or a write that failed: soon, but no faster than a store that limits a key to one write a second.
-const RETRY: Duration = Duration::from_secs(1);
 
 struct Looked {
     records: Records,
@@ -58,7 +55,7 @@ pub(crate) struct Pass {
     records: Option<Records>,
     looks: JoinSet<Looked>,
     next_hint: Mono,
-    retry: Option<Mono>,
+    retry: Retry,
     in_force: InForce,
     wanted: Option<BTreeMap<ApplicationName, Wanted>>,
     adopting: BTreeMap<ApplicationName, Adopting>,
@@ -106,7 +103,7 @@ impl Pass {
             records: Some(records),
             looks: JoinSet::new(),
             next_hint: now,
-            retry: None,
+            retry: Retry::default(),
             in_force,
             wanted: None,
             adopting: BTreeMap::new(),
@@ -174,7 +171,7 @@ impl Pass {
         let asked = *self.asked.borrow_and_update();
         let tick = self.next_hint <= now;
         let due = tick || records.pending(asked) || records.due().is_none_or(|due| due <= now);
-        if !due || self.retry.is_some_and(|retry| retry > now) {
+        if !due || self.retry.at().is_some_and(|retry| retry > now) {
             return;
         }
         let Some(mut records) = self.records.take() else { return };
@@ -199,8 +196,9 @@ impl Pass {
         self.notes.looked(outcome.as_ref().err(), records.date(), (began.1, self.core.registry.clock().wall()));
         let failed = outcome.is_err();
         let mut error = outcome.err().map(|problem| problem.detail);
-        let unfinished = failed || records.is_incomplete();
-        self.retry = unfinished.then(|| now.after(RETRY.min(self.core.settings.reconcile_interval.get())));
+        let finished = !failed && !records.is_incomplete();
+        let random = self.core.registry.clock().random();
+        self.retry.looked(finished, now, self.core.settings.reconcile_interval.get(), random);
         if failed {
             // What was due is due again.
             self.next_hint = self.next_hint.min(now);
@@ -342,7 +340,7 @@ impl Pass {
             if records.pending(asked) {
                 look = self.core.mono();
             }
-            due = due.min(self.retry.map_or(look, |retry| retry.max(look)));
+            due = due.min(self.retry.at().map_or(look, |retry| retry.max(look)));
         }
         let holds = self
             .wanted

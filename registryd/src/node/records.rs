@@ -26,6 +26,9 @@ const PACE: Duration = Duration::from_mins(2);
 /// Node records that a full look reads although nobody hinted at anything and nothing but their tag moved, as each does with
 /// every heartbeat. All of a small fleet; of a large one those that were read longest ago.
 const QUIET_READS: usize = 3;
+/// Bounds of the pause after which a kind is listed again, unasked, of which a record is waited for no longer: it doubles. The
+/// record may be readable again in a moment, or never, and then it must not cost a listing a second on every node.
+const OVERDUE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_mins(2));
 
 /// The caches.
 pub(crate) struct Records {
@@ -38,6 +41,10 @@ pub(crate) struct Records {
     answered: Asked,
     /// Kinds of which a record moved and gave no answer: they are listed again whatever the hint says.
     again: Plan,
+    /// Kinds that hold a record that is waited for no longer: they are listed again when that is due.
+    overdue: Plan,
+    overdue_at: Option<Mono>,
+    overdue_pause: Duration,
     /// When everything is listed next; none before the first time.
     full: Option<Mono>,
     /// When the nodes are listed next to see who lives.
@@ -78,6 +85,14 @@ struct Plan {
 impl Plan {
     const ALL: Self = Self { applications: true, placements: true, nodes: true };
 
+    const fn and(self, other: Self) -> Self {
+        Self {
+            applications: self.applications || other.applications,
+            placements: self.placements || other.placements,
+            nodes: self.nodes || other.nodes,
+        }
+    }
+
     const fn any(self) -> bool {
         self.applications || self.placements || self.nodes
     }
@@ -94,6 +109,9 @@ impl Records {
             hint: None,
             answered: Asked::default(),
             again: Plan::default(),
+            overdue: Plan::default(),
+            overdue_at: None,
+            overdue_pause: OVERDUE.0,
             full: None,
             pulse: None,
             pulse_every,
@@ -113,8 +131,9 @@ impl Records {
     }
 
     /// When the next look is due by itself, beside the hint. A full one waits for the hint's turn.
-    pub(crate) const fn due(&self) -> Option<Mono> {
-        self.pulse
+    pub(crate) fn due(&self) -> Option<Mono> {
+        // None is at once.
+        self.pulse.map(|pulse| self.overdue_at.map_or(pulse, |overdue| overdue.min(pulse)))
     }
 
     /// How long until everything is listed again, before the jitter.
@@ -155,11 +174,8 @@ impl Records {
         self.date = None;
         let Order { asked, now, hint, jitter } = order;
         let full = hint == HintDue::Yes && self.full.is_none_or(|due| due <= now);
-        let mut plan = Plan {
-            applications: asked.applications != self.answered.applications || self.again.applications,
-            placements: asked.placements != self.answered.placements || self.again.placements,
-            nodes: asked.nodes != self.answered.nodes || self.again.nodes,
-        };
+        let overdue = self.overdue_at.is_some_and(|due| due <= now);
+        let mut plan = self.plan(asked);
         // The hint is read before the listings: what moves after it shows in the next one.
         let mut seen = None;
         if hint == HintDue::Yes {
@@ -169,12 +185,16 @@ impl Records {
             }
             seen = Some(tag);
         }
-        // A node whose record moved while nobody hinted at anything has most likely only shown that it lives.
-        let nodes = match (plan.nodes, full) {
+        // A node whose record moved while nobody hinted at anything has most likely only shown that it lives. What is overdue was
+        // read longest ago, so it is among those few.
+        let nodes = match (plan.nodes, full || (overdue && self.overdue.nodes)) {
             (true, _) => Read::Moved,
             (false, true) => Read::Some(QUIET_READS),
             (false, false) => Read::New,
         };
+        if overdue {
+            plan = plan.and(self.overdue);
+        }
         if full {
             plan = Plan::ALL;
         }
@@ -200,12 +220,37 @@ impl Records {
         if let Some(tag) = seen {
             self.hint = tag;
         }
+        self.plan_overdue(now, overdue);
         if full {
             self.full = Some(now.after(self.full_every().mul_f64(1.0 - jitter / 4.0)));
         }
         self.answered = asked;
         self.show(plan, pulse);
         Ok(())
+    }
+
+    /// What is to be listed because somebody asked for it, or because it could not be read whole.
+    fn plan(&self, asked: Asked) -> Plan {
+        Plan {
+            applications: asked.applications != self.answered.applications || self.again.applications,
+            placements: asked.placements != self.answered.placements || self.again.placements,
+            nodes: asked.nodes != self.answered.nodes || self.again.nodes,
+        }
+    }
+
+    /// Says when what is overdue is listed again. `was_due`: this look was the one that did so.
+    fn plan_overdue(&mut self, now: Mono, was_due: bool) {
+        self.overdue = Plan {
+            applications: self.applications.is_any_silent(),
+            placements: self.placements.is_any_silent(),
+            nodes: self.nodes.is_any_silent(),
+        };
+        if !self.overdue.any() {
+            (self.overdue_at, self.overdue_pause) = (None, OVERDUE.0);
+        } else if was_due || self.overdue_at.is_none() {
+            self.overdue_at = Some(now.after(self.overdue_pause));
+            self.overdue_pause = (self.overdue_pause * 2).min(OVERDUE.1);
+        }
     }
 
     fn sightings(&self) -> Vec<Sighting> {
@@ -246,13 +291,18 @@ impl Records {
         }
         self.shown.incomplete = self.again.any();
         if plan.applications || plan.placements || plan.nodes || pulse {
-            let placements: Vec<ApplicationName> = named(self.placements.bad(), prefix::PLACEMENT).collect();
+            // The body that an overdue one had may be long over: like any that cannot be read it changes nothing, and it could
+            // not be written over either. What an application said last is the best that there is to go by.
+            let unplaceable = self.placements.bad().chain(self.placements.overdue());
+            let placements: Vec<ApplicationName> = named(unplaceable, prefix::PLACEMENT).collect();
             let unreadable: BTreeSet<ApplicationName> =
                 named(self.applications.bad(), prefix::APPLICATIONS).chain(placements.iter().cloned()).collect();
             self.shown.unreadable = Arc::new(unreadable);
             self.shown.unreadable_placements = Arc::new(placements);
             let bad = self.applications.bad().chain(self.placements.bad()).chain(self.nodes.bad());
-            let faults = bad.map(|(key, problem)| RecordFault { key: key.to_owned(), error: problem.detail });
+            let overdue = self.applications.overdue().chain(self.placements.overdue()).chain(self.nodes.overdue());
+            let faults =
+                bad.chain(overdue).map(|(key, problem)| RecordFault { key: key.to_owned(), error: problem.detail });
             self.shown.faults = Arc::new(faults.collect());
         }
     }

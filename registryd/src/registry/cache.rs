@@ -2,7 +2,8 @@
 //!
 //! Kept true: a record is filed under the tag that the *listing* named. If it moved between the listing and the read, the two
 //! tags differ, and the next listing, seeing a difference, has it read once more. A listing that fails changes nothing. A
-//! record that cannot be read leaves out itself and is named.
+//! record that cannot be read leaves out itself and is named. One that moved and is listed, and gives no answer again and
+//! again, stays as it was read last and is named too: one object must not hold up everything for ever.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,8 +19,9 @@ use super::{
 /// Reads at once. Enough to read 10,000 records from a store 20 ms away in half a minute, few enough that a small store
 /// keeps up.
 const READS_AT_ONCE: usize = 16;
-/// In how many refreshes in a row a record that was never read may give no answer before it is left out like a bad one. Until
-/// then the refresh fails as a whole: a store in trouble must not look like a fleet with few applications.
+/// In how many refreshes in a row a record may give no answer before it is waited for no longer. One that was never read is then
+/// left out like a bad one; until then the refresh fails as a whole: a store in trouble must not look like a fleet with few
+/// applications. Of one that was read, the old record stands from the first time on, and it is stale until then.
 const SILENCES_MAX: u32 = 3;
 
 /// What to read of what moved.
@@ -53,6 +55,9 @@ struct Entry<T> {
     /// What the listing said when the record was read; none while it could not be.
     filed: Option<Filed>,
     state: State<T>,
+    /// In how many reads in a row it gave no answer. Another tag ends that no more than for what was never read: the records of
+    /// nodes have another one with each heartbeat.
+    silences: u32,
 }
 
 #[derive(Debug)]
@@ -66,8 +71,8 @@ struct Filed {
 enum State<T> {
     Good(Arc<Stored<T>>),
     Bad(Problem),
-    /// No answer yet, so many times.
-    Silent(u32),
+    /// No answer yet.
+    Silent,
 }
 
 /// What one refresh did.
@@ -77,7 +82,7 @@ pub struct Refreshed {
     pub read: Vec<String>,
     /// Keys that are not there any more.
     pub dropped: Vec<String>,
-    /// Keys that moved and gave no answer; their last good record stays for now.
+    /// Keys that moved and gave no answer; their last record stays for now. Those of [`Cache::overdue`] are not among them.
     pub stale: Vec<String>,
 }
 
@@ -126,13 +131,18 @@ impl<T: Kind> Cache<T> {
             let silent = match self.refresh(engine, Read::Moved).await {
                 Err(problem) if problem.code == ProblemCode::StoreUnavailable => problem,
                 Err(problem) => return Err(problem),
-                Ok(_) => match self.bad().find(|(_, problem)| problem.code == ProblemCode::StoreUnavailable) {
-                    Some((_, problem)) => problem,
+                Ok(done) => match done.stale.first().map(|key| silent(key)).or_else(|| self.first_silent()) {
+                    Some(problem) => problem,
                     None => return Ok(()),
                 },
             };
             pursuit.wait(|| silent).await?;
         }
+    }
+
+    fn first_silent(&self) -> Option<Problem> {
+        let mut silent = self.bad().chain(self.overdue()).map(|(_, problem)| problem);
+        silent.find(|problem| problem.code == ProblemCode::StoreUnavailable)
     }
 
     /// As [`Cache::refresh_patiently`], for a decision that any record may decide: one that cannot be read refuses it, and
@@ -201,12 +211,12 @@ impl<T: Kind> Cache<T> {
                         Due::Spare(since) => spare.push((since, listed.clone())),
                         Due::Not => {}
                     }
-                    entry.listed = listed;
+                    entry.take(listed);
                     self.entries.insert(entry.listed.key.clone(), entry);
                 }
                 None => {
                     wanted.push(listed.clone());
-                    let entry = Entry { listed: listed.clone(), filed: None, state: State::Silent(0) };
+                    let entry = Entry { listed: listed.clone(), filed: None, state: State::Silent, silences: 0 };
                     self.entries.insert(listed.key, entry);
                 }
             }
@@ -223,6 +233,9 @@ impl<T: Kind> Cache<T> {
         let done = &mut self.untold;
         let filed = Filed { etag: listed.etag, size: listed.size, refresh: self.refreshes };
         let Some(entry) = self.entries.get_mut(&listed.key) else { return Ok(()) };
+        if !matches!(&loaded, Err(problem) if problem.code == ProblemCode::StoreUnavailable) {
+            entry.silences = 0;
+        }
         match loaded {
             Ok(Some(stored)) => {
                 entry.filed = Some(filed);
@@ -273,11 +286,25 @@ impl<T: Kind> Cache<T> {
         self.entries.iter().filter_map(|(key, entry)| match &entry.state {
             State::Good(_) => None,
             State::Bad(problem) => Some((key.as_str(), problem.clone())),
-            State::Silent(_) => {
-                let detail = format!("the bucket lists `{key}` and does not let it be read");
-                Some((key.as_str(), Problem::new(ProblemCode::StoreUnavailable, detail)))
-            }
+            State::Silent => Some((key.as_str(), silent(key))),
         })
+    }
+
+    /// Keys whose record was read, moved since, and gave no answer so often that it is waited for no longer. What it said last
+    /// stands.
+    pub fn overdue(&self) -> impl Iterator<Item = (&str, Problem)> {
+        let overdue = self.entries.iter().filter(|(_, entry)| entry.is_overdue());
+        overdue.map(|(key, _)| {
+            let mut problem = silent(key);
+            problem.detail.push_str("; what it said before stands");
+            (key.as_str(), problem)
+        })
+    }
+
+    /// Whether any record is waited for no longer, read before or not.
+    #[must_use]
+    pub(crate) fn is_any_silent(&self) -> bool {
+        self.entries.values().any(|entry| entry.silences >= SILENCES_MAX)
     }
 
     /// The `Date` of the last listing, by the store's clock.
@@ -298,12 +325,17 @@ impl<T: Kind> Cache<T> {
             Some(entry) => {
                 entry.filed = filed;
                 entry.state = State::Good(Arc::new(stored));
+                entry.silences = 0;
             }
             None => {
-                self.entries.insert(key, Entry { listed, filed, state: State::Good(Arc::new(stored)) });
+                self.entries.insert(key, Entry { listed, filed, state: State::Good(Arc::new(stored)), silences: 0 });
             }
         }
     }
+}
+
+fn silent(key: &str) -> Problem {
+    Problem::new(ProblemCode::StoreUnavailable, format!("the bucket lists `{key}` and does not let it be read"))
 }
 
 /// When an object of a listing is read.
@@ -315,6 +347,18 @@ enum Due {
 }
 
 impl<T> Entry<T> {
+    fn take(&mut self, listed: Listed) {
+        if self.filed.as_ref().is_some_and(|filed| filed.etag == listed.etag) {
+            // It is again what was read.
+            self.silences = 0;
+        }
+        self.listed = listed;
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.silences >= SILENCES_MAX && matches!(self.state, State::Good(_))
+    }
+
     fn due(&self, listed: &Listed, read: Read) -> Due {
         let known = matches!(self.state, State::Good(_) | State::Bad(_));
         match (&self.filed, read) {
@@ -330,19 +374,18 @@ impl<T> Entry<T> {
     const fn good(&self) -> Option<&Arc<Stored<T>>> {
         match &self.state {
             State::Good(stored) => Some(stored),
-            State::Bad(_) | State::Silent(_) => None,
+            State::Bad(_) | State::Silent => None,
         }
     }
 
     fn silent(&mut self, key: String, problem: Problem, done: &mut Refreshed) -> Result<(), Problem> {
-        match &mut self.state {
+        self.silences = self.silences.saturating_add(1);
+        match self.state {
+            _ if self.silences >= SILENCES_MAX => Ok(()),
+            State::Silent => Err(problem),
             State::Good(_) | State::Bad(_) => {
                 done.stale.push(key);
                 Ok(())
-            }
-            State::Silent(times) => {
-                *times = times.saturating_add(1);
-                if *times >= SILENCES_MAX { Ok(()) } else { Err(problem) }
             }
         }
     }

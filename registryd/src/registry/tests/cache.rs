@@ -127,6 +127,30 @@ async fn a_record_without_an_answer_fails_a_first_refresh_and_is_left_out_in_the
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_record_that_was_read_and_gives_no_answer_any_more_stands_and_is_named_in_the_end() {
+    const KEY: &str = "_scafo/applications/app-1.json";
+    let world = World::new();
+    fill(&world, 3).await;
+    let (engine, name) = (world.registry.engine(), "app-1".parse().unwrap());
+    let mut cache: Cache<ApplicationRecord> = Cache::default();
+    cache.refresh(engine, Read::Moved).await.unwrap();
+    for blocked in [true, false] {
+        world.registry.set_blocked(&name, blocked).await.unwrap();
+        world.memory.plan(|operation| (operation == Operation::Get(KEY)).then_some(Fault::LoseAnswer));
+        for stale in [true, true, false, false] {
+            assert_eq!(cache.refresh(engine, Read::Moved).await.unwrap().stale, vec![KEY; usize::from(stale)]);
+            assert_eq!(cache.overdue().map(|(key, _)| key).collect::<Vec<_>>(), vec![KEY; usize::from(!stale)]);
+            assert_eq!(cache.get(KEY).unwrap().record.blocked, !blocked, "the old one stands");
+        }
+        assert_eq!((cache.bad().count(), cache.is_any_silent()), (0, true));
+        world.memory.plan(|_| None);
+        cache.refresh(engine, Read::Moved).await.unwrap();
+        assert_eq!((cache.overdue().count(), cache.is_any_silent()), (0, false));
+        assert_eq!(cache.get(KEY).unwrap().record.blocked, blocked);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_moved_in_a_refresh_that_failed_is_told_by_the_next() {
     let world = World::new();
     fill(&world, 3).await;
