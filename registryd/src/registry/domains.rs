@@ -87,6 +87,8 @@ impl Registry {
         let application = self.present(&claim.application).await?;
         claims::may_list(&application, &claim.host)?;
         if claims::lists(&application, &claim.host, claim.wildcard) && self.stands(claim).await? {
+            // Whoever listed it may have died before the hint.
+            self.mint_hint();
             return Ok(domain(application, &claim.host, &platform));
         }
         if let Err(refused) = self.clear(claim, claim.wildcard).await {

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use scafo_core::{
     ApplicationName, Problem, ProblemCode, Timestamp,
     domain::Host,
+    key,
     record::{ApplicationRecord, DomainClaim},
     scope::ApplicationScope,
 };
@@ -106,6 +107,24 @@ async fn a_claim_is_mirrored_and_a_repeat_changes_nothing() {
     assert_eq!(make(&world.registry, "shop", "shop.example").await.unwrap(), first);
     let after = world.memory.get("_scafo/domains/shop.example.json").await.unwrap().unwrap().body;
     assert_eq!(before, after);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_claim_is_hinted_for_the_one_whose_hint_was_lost() {
+    let world = World::new();
+    applications(&world, &["shop"]).await;
+    world.registry.flush_hints(Duration::from_secs(60)).await.unwrap();
+    let before = world.registry.hint().await.unwrap();
+    assert!(before.is_some());
+    let killed = world.sibling();
+    killed.memory.plan(|operation| matches!(operation, Operation::Put(key::CHANGES, _)).then_some(Fault::LoseRequest));
+    let first = make(&killed.registry, "shop", "shop.example").await.unwrap();
+    drop(killed);
+    assert_eq!(world.registry.hint().await.unwrap(), before);
+    let again = world.sibling();
+    assert_eq!(make(&again.registry, "shop", "shop.example").await.unwrap(), first);
+    again.registry.flush_hints(Duration::from_secs(60)).await.unwrap();
+    assert_ne!(again.registry.hint().await.unwrap(), before);
 }
 
 #[tokio::test(start_paused = true)]
