@@ -83,9 +83,15 @@ impl Registry {
     /// node's record or a claim that may stand in the way cannot be read; store errors, after which it is safe to run again.
     pub async fn claim_domain(&self, claim: &NewClaim, own: &[Host]) -> Result<Domain, Problem> {
         let platform = self.every_platform_domain(own).await?;
-        claims::off_platform(&claim.host, &platform)?;
-        let application = self.present(&claim.application).await?;
-        claims::may_list(&application, &claim.host)?;
+        let off_platform = claims::off_platform(&claim.host, &platform);
+        let application = match self.present(&claim.application).await {
+            Ok(application) => application,
+            Err(problem) => return Err(off_platform.err().unwrap_or(problem)),
+        };
+        if let Err(refused) = off_platform.and_then(|()| claims::may_list(&application, &claim.host)) {
+            self.withdraw_left_over(claim, &application).await?;
+            return Err(refused);
+        }
         if claims::lists(&application, &claim.host, claim.wildcard) && self.stands(claim).await? {
             // Whoever listed it may have died before the hint.
             self.mint_hint();
@@ -433,6 +439,65 @@ fn released_meanwhile(host: &Host) -> Problem {
 mod tests {
     use super::*;
     use crate::registry::testing::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_nobody_lists_goes_whatever_the_repeated_call_is_refused_for() {
+        type Change = fn(&mut ApplicationRecord);
+        let platform: Host = "apps.example".parse().unwrap();
+        let full = |record: &mut ApplicationRecord| {
+            record.domains = (0..claims::DOMAINS_MAX).map(|at| format!("h{at}.example").parse().unwrap()).collect();
+        };
+        let cases: [(&str, Change, &[Host], ProblemCode); 3] = [
+            ("shop.example", |record| record.blocked = true, &[], ProblemCode::ApplicationBlocked),
+            ("shop.example", full, &[], ProblemCode::InvalidInput),
+            ("shop.apps.example", |_| {}, std::slice::from_ref(&platform), ProblemCode::InvalidInput),
+        ];
+        for (host, change, own, code) in cases {
+            let world = World::new();
+            let registry = &world.registry;
+            let (name, other): (ApplicationName, ApplicationName) = ("shop".parse().unwrap(), "other".parse().unwrap());
+            for application in [&name, &other] {
+                registry.create_application(application).await.unwrap();
+            }
+            let (host, by) = (host.parse().unwrap(), "op".to_owned());
+            let claim = NewClaim { application: name.clone(), host, wildcard: false, by, names: None };
+            // The call dies here.
+            registry.take(&claim).await.unwrap();
+            let mutate = |record: &mut ApplicationRecord| {
+                change(record);
+                Ok(())
+            };
+            registry.update_application(&Intent::new(), &name, mutate).await.unwrap();
+            assert_eq!(registry.claim_domain(&claim, own).await.unwrap_err().code, code);
+            let theirs = NewClaim { application: other.clone(), ..claim.clone() };
+            let made = registry.claim_domain(&theirs, &[]).await.unwrap();
+            assert_eq!(made.application.domains, [claim.host]);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_is_listed_stays_when_its_claim_is_repeated_and_refused() {
+        let world = World::new();
+        let registry = &world.registry;
+        let name: ApplicationName = "shop".parse().unwrap();
+        registry.create_application(&name).await.unwrap();
+        let (host, by): (Host, _) = ("shop.example".parse().unwrap(), "op".to_owned());
+        let claim = NewClaim { application: name.clone(), host: host.clone(), wildcard: false, by, names: None };
+        registry.claim_domain(&claim, &[]).await.unwrap();
+        let block = |record: &mut ApplicationRecord| {
+            record.blocked = true;
+            Ok(())
+        };
+        registry.update_application(&Intent::new(), &name, block).await.unwrap();
+        let before = registry.claim(&host).await.unwrap().unwrap().record;
+        for wildcard in [false, true] {
+            let again = NewClaim { wildcard, ..claim.clone() };
+            let refused = registry.claim_domain(&again, &[]).await.unwrap_err();
+            assert_eq!(refused.code, ProblemCode::ApplicationBlocked);
+        }
+        assert_eq!(registry.claim(&host).await.unwrap().unwrap().record, before);
+        assert_eq!(registry.application(&name).await.unwrap().unwrap().record.domains, [host]);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_withdrawal_takes_nothing_that_another_call_relies_on() {
