@@ -8,7 +8,7 @@ use scafo_store::{ListRequest, Listing, Page, Put, PutOptions, Walk};
 use super::{Engine, Intent, Stored, engine::Pursuit, kind::Record};
 
 /// Keys of one batch of deletes: what S3 takes.
-const BATCH: usize = 1000;
+pub(super) const BATCH: usize = 1000;
 
 /// Makes a request until it has an answer. A macro, because a closure that returns borrowing futures would not be `Send`.
 macro_rules! persist {

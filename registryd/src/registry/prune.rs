@@ -2,19 +2,19 @@
 //!
 //! Kept true: nothing goes that a kept deployment names, and nothing that is younger than asked for. celld shares the files of
 //! assets between deployments and leaves out of an upload what is there already, so nobody may deploy meanwhile: deploys have to
-//! be frozen. What is read here is celld's own and may change with its releases; where something is not as expected nothing is
+//! be frozen, and the freeze that stood at the beginning is looked for again before each batch that goes. What is read here is celld's own and may change with its releases; where something is not as expected nothing is
 //! removed at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use scafo_core::record::{DeployRecord, DeploymentRecord, NodeRecord};
+use scafo_core::record::{DeployRecord, DeploymentRecord, FreezeRecord, NodeRecord};
 use scafo_core::{ApplicationName, DeploymentVersion, Problem, ProblemCode, Timestamp, key};
 use scafo_store::{Listed, Walk};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Cache, Intent, Registry};
+use super::{Cache, Intent, Registry, Stored, objects::BATCH};
 
 /// Releases whose keyspaces this was written against, as `celld --version` spells them; the last one is the stand-in's.
 const VERIFIED: [&str; 3] = ["0.4.0", "0.6.0", "celld-workerd 0.6.0"];
@@ -82,15 +82,14 @@ impl Registry {
     /// Removes from the bucket what is left of deployments that are neither served nor among the newest nor young.
     ///
     /// # Errors
-    /// `not-found`; `reference-held` while deploys are not frozen or one is under way; `capability-missing` where a node runs a
-    /// celld that this was not made for; `store-nonconforming` for anything that is not as celld is known to write it; store
-    /// errors. Only after the last something may have been removed, and a repeated call goes on.
+    /// `not-found`; `reference-held` while deploys are not frozen or one is under way, and when the freeze is lifted in the middle;
+    /// `capability-missing` where a node runs a celld that this was not made for; `store-nonconforming` for anything that is not as
+    /// celld is known to write it; store errors. Only after the last and after a freeze that was lifted something may have been
+    /// removed, and a repeated call goes on.
     pub async fn prune_deployments(&self, prune: &Prune<'_>) -> Result<Pruned, Problem> {
         let name = prune.application;
         let application = self.present(name).await?;
-        if !prune.dry_run {
-            self.must_be_quiet(name).await?;
-        }
+        let freeze = if prune.dry_run { None } else { Some(self.must_be_quiet(name).await?) };
         let nodes = self.every_node(SERVED).await?;
         must_be_known(&nodes)?;
         let fleet = format!("{}/", key::fleet(name));
@@ -114,8 +113,8 @@ impl Registry {
         let mut pruned = Pruned { dry_run: prune.dry_run, ..Pruned::default() };
         pruned.versions = going.iter().map(|(_, deployment)| deployment.version.clone()).collect();
         let going: BTreeSet<&str> = going.into_iter().map(|(prefix, _)| prefix.as_str()).collect();
-        if !prune.dry_run {
-            self.remove_records(name, &pruned.versions).await?;
+        if let Some(freeze) = &freeze {
+            self.remove_records(name, &pruned.versions, freeze).await?;
         }
         let spare = |object: &Listed| match of_deployment(&object.key, &fleet) {
             Some((prefix, _)) => going.contains(prefix),
@@ -123,10 +122,11 @@ impl Registry {
                 .is_some_and(|id| !named.manifests.iter().any(|manifest| manifest.contains(id))),
         };
         let old = |object: &Listed| is_old(object, prune.younger_than);
-        self.remove_where(&format!("{fleet}deploy/"), &mut pruned, |object| old(object) && spare(object)).await?;
+        let deployments = format!("{fleet}deploy/");
+        self.remove_where(&deployments, freeze.as_ref(), &mut pruned, |object| old(object) && spare(object)).await?;
         let spare = |file: &Listed| !named.assets.contains(file.key.rsplit('/').next().unwrap_or_default());
         let files = format!("{fleet}deploy-blobs/assets/sha256/");
-        self.remove_where(&files, &mut pruned, |file| old(file) && spare(file)).await?;
+        self.remove_where(&files, freeze.as_ref(), &mut pruned, |file| old(file) && spare(file)).await?;
         Ok(pruned)
     }
 
@@ -155,10 +155,11 @@ impl Registry {
         }
     }
 
-    /// Removes what is `spare` under a prefix, page by page, or only counts it.
+    /// Removes what is `spare` under a prefix, page by page, or only counts it where there is no freeze to do it under.
     async fn remove_where(
         &self,
         prefix: &str,
+        freeze: Option<&Stored<FreezeRecord>>,
         pruned: &mut Pruned,
         spare: impl Fn(&Listed) -> bool + Send + Sync,
     ) -> Result<(), Problem> {
@@ -169,9 +170,9 @@ impl Registry {
             let spare: Vec<Listed> = page.entries.into_iter().filter(&spare).collect();
             pruned.objects += spare.len();
             pruned.bytes += spare.iter().map(|object| object.size).sum::<u64>();
-            if !pruned.dry_run {
+            if let Some(freeze) = freeze {
                 let keys: Vec<String> = spare.into_iter().map(|object| object.key).collect();
-                self.engine().delete_many(&Intent::new(), &keys).await?;
+                self.remove_under(freeze, &keys).await?;
             }
             if last {
                 return Ok(());
@@ -180,21 +181,44 @@ impl Registry {
     }
 
     /// The records first: one that is gone is named by nobody, and what it named goes with the next call at the latest.
-    async fn remove_records(&self, name: &ApplicationName, versions: &BTreeSet<String>) -> Result<(), Problem> {
+    async fn remove_records(
+        &self,
+        name: &ApplicationName,
+        versions: &BTreeSet<String>,
+        freeze: &Stored<FreezeRecord>,
+    ) -> Result<(), Problem> {
         let versions = versions.iter().filter_map(|version| version.parse::<DeploymentVersion>().ok());
         let records: Vec<String> = versions.map(|version| key::deployment(name, &version)).collect();
-        self.engine().delete_many(&Intent::new(), &records).await
+        self.remove_under(freeze, &records).await
     }
 
-    async fn must_be_quiet(&self, name: &ApplicationName) -> Result<(), Problem> {
-        if self.frozen().await?.is_none() {
-            let detail = "a deploy in the middle of this could lose its files: freeze deploys with `scafo fleet freeze` until it is done";
-            return Err(Problem::new(ProblemCode::ReferenceHeld, detail).titled("Deploys are not frozen"));
+    /// Removes these, batch by batch, while the very freeze stands under which it was found out what may go: under another one there
+    /// may have been a deploy in between.
+    async fn remove_under(&self, freeze: &Stored<FreezeRecord>, keys: &[String]) -> Result<(), Problem> {
+        for batch in keys.chunks(BATCH) {
+            let stands = self.frozen().await?;
+            // Two freezes of one moment have the same body, and only their write ids tell them apart.
+            if !stands.is_some_and(|stands| stands.write_id == freeze.write_id && stands.etag == freeze.etag) {
+                let detail = "the freeze was lifted before this was done, and what was not removed until then stays: \
+                    freeze deploys with `scafo fleet freeze` and run this again; if the application was deployed meanwhile, \
+                    deploy it once more after that";
+                return Err(not_frozen(detail));
+            }
+            self.engine().delete_many(&Intent::new(), batch).await?;
         }
+        Ok(())
+    }
+
+    /// The freeze under which nothing of the application is deployed.
+    async fn must_be_quiet(&self, name: &ApplicationName) -> Result<Stored<FreezeRecord>, Problem> {
+        let Some(freeze) = self.frozen().await? else {
+            let detail = "a deploy in the middle of this could lose its files: freeze deploys with `scafo fleet freeze` until it is done";
+            return Err(not_frozen(detail));
+        };
         let mut deploys: Cache<DeployRecord> = Cache::under(key::deploys(name));
         deploys.refresh_whole(self.engine(), "whether that deploy is under way is not known").await?;
         match deploys.iter().find(|stored| !stored.record.state.is_terminal()) {
-            None => Ok(()),
+            None => Ok(freeze),
             Some(stored) => {
                 let detail = format!("deploy `{}` is still under way: wait for its end", stored.record.id);
                 Err(Problem::new(ProblemCode::ReferenceHeld, detail))
@@ -277,6 +301,10 @@ struct Written {
     old: bool,
 }
 
+fn not_frozen(detail: &str) -> Problem {
+    Problem::new(ProblemCode::ReferenceHeld, detail).titled("Deploys are not frozen")
+}
+
 /// Refuses a fleet in which a celld runs that was not looked at.
 pub(super) fn must_be_known(nodes: &[NodeRecord]) -> Result<(), Problem> {
     let stranger = nodes.iter().find_map(|node| {
@@ -325,9 +353,10 @@ fn unknown(key: &str, why: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use scafo_store::{Bucket as _, Fault, LIST_KEYS_MAX, MemoryBucket};
+    use futures_util::FutureExt as _;
+    use scafo_store::{Bucket as _, Fault, LIST_KEYS_MAX, MemoryBucket, Operation};
     use tokio::sync::Notify;
 
     use super::*;
@@ -499,6 +528,71 @@ mod tests {
             }
             assert!(at > 14, "each removal was cut off: {at}");
         }
+    }
+
+    /// Lifts the freeze right before a prune's listing number `at`, or puts another in its place. Answers whether it came that far,
+    /// and counts what the prune removes before and after it.
+    fn lift_at(world: &World, at: usize, another: bool) -> Arc<[AtomicUsize; 3]> {
+        let other = world.sibling();
+        let mut lift = Some(
+            async move {
+                other.registry.unfreeze().await.unwrap();
+                if another {
+                    other.registry.freeze("op", None).await.unwrap();
+                }
+            }
+            .boxed(),
+        );
+        let counts = Arc::new([const { AtomicUsize::new(0) }; 3]);
+        let seen = Arc::clone(&counts);
+        let mut listings = 0;
+        world.memory.plan(move |operation| {
+            listings += usize::from(matches!(operation, Operation::List(_)));
+            if listings == at
+                && let Some(mut lift) = lift.take()
+            {
+                // A bucket in memory is done after some polls, and nobody else has a turn meanwhile.
+                while lift.as_mut().now_or_never().is_none() {}
+                seen[0].store(1, Ordering::Relaxed);
+            }
+            let after = seen[0].load(Ordering::Relaxed);
+            seen[1 + after].fetch_add(usize::from(matches!(operation, Operation::Delete(_))), Ordering::Relaxed);
+            None
+        });
+        counts
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prune_ends_where_its_freeze_is_lifted_and_a_repeated_one_goes_on() {
+        let whole = world().await;
+        whole.registry.freeze("op", None).await.unwrap();
+        whole.registry.prune_deployments(&prune(&shop())).await.unwrap();
+        let left = |world: &World| [world.memory.keys("_scafo/deployments/"), world.memory.keys("fleets/")];
+        let mut begun = 0;
+        for another in [false, true] {
+            for at in 1.. {
+                let world = world().await;
+                world.registry.freeze("op", None).await.unwrap();
+                let counts = lift_at(&world, at, another);
+                let pruned = world.registry.prune_deployments(&prune(&shop())).await;
+                let [reached, before, after] = [0, 1, 2].map(|count| counts[count].load(Ordering::Relaxed));
+                if reached == 0 {
+                    break;
+                }
+                assert_eq!(after, 0, "at listing {at}");
+                if let Err(refused) = pruned {
+                    begun += usize::from(before > 0);
+                    assert_eq!((refused.code, refused.title()), (ProblemCode::ReferenceHeld, "Deploys are not frozen"));
+                    assert!(refused.detail.contains("run this again"), "{refused}");
+                } else {
+                    assert_eq!(left(&world), left(&whole), "at listing {at} nothing was left to remove");
+                }
+                world.registry.freeze("op", None).await.unwrap();
+                world.registry.prune_deployments(&prune(&shop())).await.unwrap();
+                assert_eq!(left(&world), left(&whole), "at listing {at}");
+            }
+        }
+        assert!(begun > 4, "some were in the middle: {begun}");
     }
 
     #[tokio::test(start_paused = true)]
