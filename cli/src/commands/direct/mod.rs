@@ -13,7 +13,7 @@ use scafo_core::settings::BucketAccess;
 use scafo_core::view::NodeStatus;
 use scafo_core::{Problem, key};
 use scafo_registryd::registry::{Cache, Granter, Read, Registry, SystemClock};
-use scafo_store::S3Bucket;
+use scafo_store::{Bucket, S3Bucket};
 
 use crate::args::BucketArgs;
 use crate::env;
@@ -42,16 +42,20 @@ impl Direct {
     /// When the bucket cannot be used or holds no installation.
     pub(super) async fn find(args: &BucketArgs, output: Output) -> Outcome<Option<Self>> {
         let Some(name) = &args.bucket else { return Ok(None) };
-        let bucket = Arc::new(S3Bucket::new(&access(name, args)?));
+        Self::open(Arc::new(S3Bucket::new(&access(name, args)?)), name, output).await.map(Some)
+    }
+
+    /// The installation in a bucket. It is asked whose it is first: nothing is written into one that is somebody else's.
+    async fn open(bucket: Arc<dyn Bucket>, name: &str, output: Output) -> Outcome<Self> {
         let unusable = |problem: Problem| Failure::refused(format!("the bucket {name} cannot be used"), &problem);
-        // Finds out as well in which form the store takes its tags.
-        scafo_store::probe(&*bucket).await.map_err(|error| unusable(error.into()))?;
-        let registry = Registry::new(bucket, Arc::new(SystemClock), BY);
-        match registry.meta().await.map_err(unusable)? {
-            Some(_) => Ok(Some(Self { registry, output })),
-            None => Err(Failure::new(format!("there is no installation in the bucket {name}"))
-                .hint("see --bucket-prefix and --bucket-endpoint; an installation is made by its first node")),
+        let registry = Registry::new(Arc::clone(&bucket), Arc::new(SystemClock), BY);
+        if registry.meta().await.map_err(unusable)?.is_none() {
+            return Err(Failure::new(format!("there is no installation in the bucket {name}"))
+                .hint("see --bucket-prefix and --bucket-endpoint; an installation is made by its first node"));
         }
+        // Finds out as well in which form the store takes its tags, which only writes need.
+        scafo_store::probe(&*bucket).await.map_err(|error| unusable(error.into()))?;
+        Ok(Self { registry, output })
     }
 
     /// The records.
@@ -120,4 +124,58 @@ fn access(name: &str, args: &BucketArgs) -> Outcome<BucketAccess> {
     let layers = Layers { flags: &flags, environment: &environment, file: None, defaults: &BTreeMap::new() };
     let config = Config::resolve(&layers).map_err(|error| Failure::usage(error.to_string()))?;
     config.bucket.ok_or_else(|| Failure::usage("--bucket names no bucket"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use scafo_store::{MemoryBucket, Operation, PutOptions};
+
+    use super::*;
+
+    /// Opens the bucket as a command does. Answers what was said if it was refused, and how many writes and deletes were sent.
+    async fn opened(memory: &MemoryBucket) -> (Option<String>, usize) {
+        let (handle, writes) = (memory.sibling(), Arc::new(AtomicUsize::new(0)));
+        let seen = Arc::clone(&writes);
+        handle.plan(move |operation| {
+            let changes = matches!(operation, Operation::Put(..) | Operation::Delete(_));
+            seen.fetch_add(usize::from(changes), Ordering::Relaxed);
+            None
+        });
+        let opened = Direct::open(Arc::new(handle), "typo", Output::plain()).await;
+        let said =
+            opened.err().map(|failure| failure.report().map(|report| report.message().to_owned()).unwrap_or_default());
+        (said, writes.load(Ordering::Relaxed))
+    }
+
+    async fn holding(meta: &str) -> MemoryBucket {
+        let memory = MemoryBucket::new();
+        memory.put(key::META, meta.to_owned().into(), PutOptions::default()).await.unwrap();
+        memory
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bucket_without_an_installation_of_this_version_is_left_untouched() {
+        for (memory, said) in [
+            (MemoryBucket::new(), "no installation in the bucket typo"),
+            (holding(r#"{ "v": 2, "createdAt": "x" }"#).await, "record version 2"),
+            (holding("<html>").await, "cannot be read"),
+        ] {
+            let before = memory.keys("");
+            let (refused, writes) = opened(&memory).await;
+            assert!(refused.as_ref().is_some_and(|refused| refused.contains(said)), "{refused:?}");
+            assert_eq!((writes, memory.keys("")), (0, before), "{said}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_store_of_an_installation_is_probed_before_anything_is_done_in_it() {
+        let memory = MemoryBucket::new();
+        let registry = Registry::new(Arc::new(memory.sibling()), Arc::new(SystemClock), "a");
+        registry.bootstrap(&"a".parse().unwrap()).await.unwrap();
+        let (refused, writes) = opened(&memory).await;
+        assert!(refused.is_none() && writes > 0, "{refused:?} after {writes} writes");
+        assert_eq!(memory.keys(""), [key::META], "what the probe wrote is gone");
+    }
 }
