@@ -7,6 +7,7 @@ use std::time::Duration;
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
 use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp, key};
 
+use super::retention::Turn;
 use super::round::{Round, Row};
 use super::{Lead, retention};
 use crate::daemon::{Core, Fatal};
@@ -93,10 +94,16 @@ impl Old {
         if self.observations <= core.mono()
             && let Some(lead) = leads(core)
         {
-            if let Err(problem) = retention::observations(core, &lead, &mut self.done).await {
-                tracing::warn!(?problem, "a sweep of old observations did not go through; the next one goes on");
-            }
-            self.observations = core.mono().after(jittered(core, RETENTION));
+            let swept = retention::observations(core, &lead, &mut self.done).await;
+            let pause = match swept {
+                Ok(Turn::Over) => jittered(core, RETENTION),
+                Ok(Turn::Unfinished) => SWEEP,
+                Err(problem) => {
+                    tracing::warn!(?problem, "a sweep of old observations did not go through; the next one goes on");
+                    jittered(core, RETENTION)
+                }
+            };
+            self.observations = core.mono().after(pause);
         }
     }
 }
@@ -215,6 +222,8 @@ impl Failures {
 #[cfg(test)]
 mod tests {
     use scafo_core::NodeId;
+    use scafo_core::key::prefix::OBSERVE;
+    use scafo_core::observation::ObservationKey;
     use scafo_core::record::{Fence, Rest, V1};
     use scafo_store::{Bucket as _, MemoryBucket};
     use tokio_util::sync::CancellationToken;
@@ -289,6 +298,47 @@ mod tests {
                 assert_eq!(core.registry.requests() - before, requests);
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_with_more_old_observations_than_a_sweep_removes_is_gone_on_with_within_minutes() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let now = core.started;
+        memory.set_now(now);
+        let put = async |node: &str, count: i64| {
+            for second in 0..count {
+                let at = Timestamp::from_millis(now.as_millis() - 20 * 24 * 3_600_000 + second * 1000);
+                let key = ObservationKey::new(node.parse().unwrap(), at, 0).unwrap();
+                put_raw(&memory, &key.to_string(), "x").await;
+            }
+        };
+        put("a", 61_000).await;
+        put("b", 100).await;
+        let lead =
+            Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100), authority: CancellationToken::new() };
+        core.lease.send_modify(|view| view.lead = Some(lead));
+        let left = |node: &str| memory.keys(&format!("{OBSERVE}{node}/")).len();
+        // The one before the first, so that it begins with `a`.
+        let mut old = Old { done: Some(format!("{OBSERVE}b/")), ..Old::new(&core) };
+        let mut minute = async || {
+            tokio::time::advance(SWEEP).await;
+            old.sweep(&core).await;
+        };
+        let mut waited = 0;
+        while left("a") == 61_000 && waited < 15 {
+            minute().await;
+            waited += 1;
+        }
+        for more in [21_000, 1_000, 0] {
+            assert_eq!(left("b"), 100, "its turn is the next");
+            minute().await;
+            assert_eq!(left("a"), more, "a minute later");
+        }
+        for _ in 0..15 {
+            minute().await;
+        }
+        assert_eq!(left("b"), 0);
     }
 
     #[tokio::test(start_paused = true)]

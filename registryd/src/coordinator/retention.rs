@@ -39,11 +39,21 @@ pub(super) async fn deployments(core: &Core, lead: &Lead, world: &World) -> Resu
     Sweep::new(core, lead).deployments(world).await
 }
 
+/// How far a sweep of observations came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Each of its nodes has had its turn.
+    Over,
+    /// One of them has more than a sweep removes, and the next sweep begins with it. It should not wait for long: a node that writes
+    /// every second has more in a round over all of them than a sweep would take.
+    Unfinished,
+}
+
 /// Removes observations that have been kept for long enough, of those nodes whose turn it is. `done` is who had it last.
 ///
 /// # Errors
 /// `lease-lost`; store errors. The next sweep goes on.
-pub(super) async fn observations(core: &Core, lead: &Lead, done: &mut Option<String>) -> Result<(), Problem> {
+pub(super) async fn observations(core: &Core, lead: &Lead, done: &mut Option<String>) -> Result<Turn, Problem> {
     Sweep::new(core, lead).observations(done).await
 }
 
@@ -107,7 +117,7 @@ impl<'a> Sweep<'a> {
         Ok(pages)
     }
 
-    async fn observations(&self, done: &mut Option<String>) -> Result<(), Problem> {
+    async fn observations(&self, done: &mut Option<String>) -> Result<Turn, Problem> {
         let mut nodes = self.core.registry.bucket().list_delimited(OBSERVE).await?.prefixes;
         nodes.sort_unstable();
         if done.is_none() {
@@ -119,10 +129,16 @@ impl<'a> Sweep<'a> {
         let mut left = Left { listings: LISTINGS_MAX, keys: KEYS_MAX };
         for node in now {
             // Its turn is over whatever comes of it: one that gives trouble must not keep the others from theirs.
-            *done = Some(node.clone());
+            let before = done.replace(node.clone());
             self.observations_of(node, &mut left).await?;
+            // One that took all that may be removed is no trouble: it has fewer now, and none in the end. Listings alone may be spent
+            // on what is not scafo's to delete, each time anew.
+            if left.keys == 0 {
+                *done = before;
+                return Ok(Turn::Unfinished);
+            }
         }
-        Ok(())
+        Ok(Turn::Over)
     }
 
     /// Downwards only where a part is old and a part is not, so that a sweep costs a few listings for each node. One after a long
