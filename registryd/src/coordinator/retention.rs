@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use scafo_core::key::prefix::{DEPLOYMENTS, OBSERVE};
 use scafo_core::observation::ObservationKey;
-use scafo_core::{ApplicationName, DeploymentVersion, Problem, Timestamp};
+use scafo_core::{ApplicationName, DeploymentVersion, Problem, ProblemCode, Timestamp, key};
 use scafo_store::{ListRequest, Listed};
 
 use super::{Holder, Lead};
@@ -101,7 +101,7 @@ impl<'a> Sweep<'a> {
                     Some((current, rows)) if *current == name => rows.push(listed),
                     _ => {
                         if let Some((name, rows)) = group.replace((name, vec![listed])) {
-                            self.delete("deployments", outlived(&rows, served.get(&name))).await?;
+                            self.deployments_of(&name, &rows, served.get(&name)).await?;
                         }
                     }
                 }
@@ -112,9 +112,35 @@ impl<'a> Sweep<'a> {
             }
         }
         if let Some((name, rows)) = group {
-            self.delete("deployments", outlived(&rows, served.get(&name))).await?;
+            self.deployments_of(&name, &rows, served.get(&name)).await?;
         }
         Ok(pages)
+    }
+
+    /// `served` is from the beginning of the sweep, which may be minutes ago, and a version that is deployed again keeps the record
+    /// that it has, and its date. So the application is asked once more right before each batch; one that cannot be read, or is gone,
+    /// keeps what it has.
+    async fn deployments_of(
+        &self,
+        name: &ApplicationName,
+        rows: &[Listed],
+        served: Option<&BTreeSet<DeploymentVersion>>,
+    ) -> Result<(), Problem> {
+        for batch in outlived(rows, served).chunks(BATCH) {
+            let application = match self.core.registry.application(name).await {
+                Ok(Some(stored)) => stored.record,
+                Ok(None) => return Ok(()),
+                Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
+                    tracing::warn!(application = %name, ?problem, "its old deployments stay");
+                    return Ok(());
+                }
+                Err(problem) => return Err(problem),
+            };
+            let current = application.deployment.map(|published| key::deployment(name, &published.version));
+            let keys = batch.iter().filter(|key| Some(*key) != current.as_ref()).cloned().collect();
+            self.delete("deployments", keys).await?;
+        }
+        Ok(())
     }
 
     async fn observations(&self, done: &mut Option<String>) -> Result<Turn, Problem> {
@@ -413,6 +439,46 @@ mod tests {
         observations(&core, &lead, &mut done).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 50);
         assert_eq!(memory.keys(OBSERVE), [odd, new]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_an_application_serves_again_stays_although_the_sweep_began_before() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        let shop: ApplicationName = "shop".parse().unwrap();
+        let before = core.registry.create_application(&shop).await.unwrap().stored.record;
+        show(&core, &[before], &[], &[("a", true)]);
+        let world = core.worlds.borrow().clone();
+        let put = async |key: &str, at: i64| {
+            memory.set_now(Timestamp::from_millis(at));
+            memory.put(key, "{}".into(), PutOptions::default()).await.unwrap();
+        };
+        for age in (0..90).rev() {
+            put(&row(&format!("v{age:02}"), 0).key, NOW - age * DAY).await;
+        }
+        memory.set_now(Timestamp::from_millis(NOW));
+        let lead = Lead {
+            fence: Fence(1),
+            lapses: core.mono().after(Duration::from_hours(1)),
+            authority: CancellationToken::new(),
+        };
+        core.lease.send_modify(|view| view.lead = Some(lead.clone()));
+        let application = key::application(&shop);
+        let whole = memory.get(&application).await.unwrap().unwrap().body;
+        put(&application, NOW).await;
+        deployments(&core, &lead, &world).await.unwrap();
+        assert_eq!(memory.keys(DEPLOYMENTS).len(), 90, "what it serves cannot be read");
+        memory.delete(&application).await.unwrap();
+        deployments(&core, &lead, &world).await.unwrap();
+        assert_eq!(memory.keys(DEPLOYMENTS).len(), 90, "it is gone, and whoever deletes it removes them");
+        memory.put(&application, whole, PutOptions::default()).await.unwrap();
+        let pointer = r#"{ "version": "v70", "prefix": "deploy/shop/v70" }"#;
+        memory.put(&key::fleet_pointer(&shop), pointer.into(), PutOptions::default()).await.unwrap();
+        let (version, deploy) = ("v70".parse().unwrap(), scafo_core::DeployId::new(&shop, 1));
+        core.registry.publish(&Intent::new(), &shop, &version, &deploy).await.unwrap();
+        deployments(&core, &lead, &world).await.unwrap();
+        assert_eq!(memory.keys(DEPLOYMENTS).len(), 51);
+        assert!(memory.keys(DEPLOYMENTS).contains(&row("v70", 0).key));
     }
 
     #[tokio::test(start_paused = true)]

@@ -107,6 +107,8 @@ async fn publish(core: &Core, jobs: &Semaphore, project: &Project) -> Result<Opt
     };
     step.at_last("recording the deployment", || step.file(&record, &version).boxed()).await?;
     step.at_last("publishing", || step.name(&version).boxed()).await?;
+    // The record of a version that comes again is old, and may have been removed as such until the application named it.
+    step.at_last("recording the deployment", || step.file(&record, &version).boxed()).await?;
     // However late it is: nodes that were told of it a moment ago are not to blame for that.
     let step = Step { deadline: deadline.max(core.mono().after(REPORT)), ..step };
     step.served(version).instrument(part("waiting until it is served")).await
