@@ -1,7 +1,8 @@
 //! One kind of record in memory: listed, and read back only where a tag moved.
 //!
-//! Kept true: a record is filed under the tag that the *listing* named. If it moved between the listing and the read, the two
-//! tags differ, and the next listing, seeing a difference, has it read once more. A listing that fails changes nothing. A
+//! Kept true: a record is filed under the tag that the *listing* named, and only if it was read under that very tag. One that
+//! moved between the listing and the read is filed under none, so that the next refresh reads it once more, also where it has
+//! moved back by then: equal bodies have equal tags. A listing that fails changes nothing. A
 //! record that cannot be read leaves out itself and is named. One that moved and is listed, and gives no answer again and
 //! again, stays as it was read last and is named too: one object must not hold up everything for ever.
 
@@ -52,7 +53,7 @@ pub struct Cache<T> {
 struct Entry<T> {
     /// The row of the last listing.
     listed: Listed,
-    /// What the listing said when the record was read; none while it could not be.
+    /// What the listing said when the record was read; none while it could not be, or where that was another body.
     filed: Option<Filed>,
     state: State<T>,
     /// In how many reads in a row it gave no answer. Another tag ends that no more than for what was never read: the records of
@@ -238,7 +239,7 @@ impl<T: Kind> Cache<T> {
         }
         match loaded {
             Ok(Some(stored)) => {
-                entry.filed = Some(filed);
+                entry.filed = Some(filed).filter(|filed| filed.etag == stored.etag);
                 entry.state = State::Good(Arc::new(stored));
                 done.read.push(listed.key);
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use scafo_core::{
     ApplicationName, ProblemCode,
-    record::{ApplicationRecord, NodeRecord, PlacementRecord},
+    record::{ApplicationRecord, NodeRecord, PlacementRecord, to_bytes},
 };
 use scafo_store::{Bucket, Fault, Operation};
 
@@ -55,7 +55,7 @@ async fn a_record_is_filed_under_the_tag_that_the_listing_named() {
     let engine = world.registry.engine();
     let mut cache: Cache<ApplicationRecord> = Cache::default();
     let listing = engine.bucket().list("_scafo/applications/").await.unwrap();
-    // It moves between the listing and the read, and back to the listed body's successor's tag never.
+    // It moves between the listing and the read.
     let app: ApplicationName = "app-0".parse().unwrap();
     world
         .registry
@@ -69,6 +69,23 @@ async fn a_record_is_filed_under_the_tag_that_the_listing_named() {
     let refreshed = cache.refresh(engine, Read::Moved).await.unwrap();
     assert_eq!(refreshed.read.len(), 1, "read once more, because the listing's tag differs");
     assert!(!cache.refresh(engine, Read::Moved).await.unwrap().moved());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_moved_while_it_was_read_and_then_moved_back_is_read_again() {
+    let world = World::new();
+    let engine = world.registry.engine();
+    let mut cache: Cache<NodeRecord> = Cache::default();
+    let says = |leaving| String::from_utf8(to_bytes(&NodeRecord { leaving, ..node("a", 1) })).unwrap();
+    let key = "_scafo/nodes/a.json";
+    put_raw(&world.memory, key, &says(false)).await;
+    let listing = engine.bucket().list("_scafo/nodes/").await.unwrap();
+    put_raw(&world.memory, key, &says(true)).await;
+    cache.refresh_from(engine, listing, Read::Moved).await.unwrap();
+    assert!(cache.get(key).unwrap().record.leaving);
+    put_raw(&world.memory, key, &says(false)).await;
+    cache.refresh(engine, Read::Moved).await.unwrap();
+    assert!(!cache.get(key).unwrap().record.leaving, "equal bodies have equal tags");
 }
 
 #[tokio::test(start_paused = true)]
