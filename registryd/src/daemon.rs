@@ -28,6 +28,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::bootstrap::{NotRegistered, Registered, STATE, register};
 use crate::coordinator::LeaseView;
 use crate::deploy::driver::Deploys;
+use crate::deploy::open::Open;
 use crate::figures::{Counted, Figures, Others};
 use crate::node::disk::Disk;
 use crate::node::parting::Parting;
@@ -265,11 +266,13 @@ async fn start_and_work(
         Ok(registered) => registered,
         Err(fatal) => return fatal,
     };
+    let installation = registered.in_force.kept().installation.clone();
     let means = Means {
         supervisor: Supervisor::new(&settings.supervisor_socket),
         disk: Disk::File(settings.dir.join(STATE)),
         operations: Operations::resume(&settings.dir).await,
         figures,
+        open: Open::resume(&settings.dir, &installation, &settings.node.id).await,
     };
     let (core, owned) = Core::assemble(settings, registry, started, means);
     let mut parts: JoinSet<Fatal> = JoinSet::new();
@@ -280,7 +283,6 @@ async fn start_and_work(
         supervisor.watch(reports).await;
         Fatal::Ended("the watch on the processes")
     });
-    let installation = registered.in_force.kept().installation.clone();
     parts.spawn(node::apply::apply(Arc::clone(&core), installation, wanted));
     parts::spawn(&mut parts, &core, registered, owned, Processes { statuses, desired });
     let mut observing = JoinSet::new();
@@ -450,7 +452,8 @@ pub(crate) mod testing {
         supervisor: Supervisor,
     ) -> (Arc<Core>, watch::Receiver<Asked>) {
         let started = registry.clock().wall();
-        let means = Means { supervisor, disk, operations: Operations::in_memory(), figures: Figures::default() };
+        let (operations, open) = (Operations::in_memory(), Open::in_memory());
+        let means = Means { supervisor, disk, operations, figures: Figures::default(), open };
         let (core, owned) = Core::assemble(settings, registry, started, means);
         (core, owned.asked)
     }

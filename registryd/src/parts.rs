@@ -15,6 +15,7 @@ use crate::coordinator::{self, LeaseView};
 use crate::daemon::{Core, Fatal};
 use crate::deploy;
 use crate::deploy::driver::Deploys;
+use crate::deploy::open::Open;
 use crate::figures::Figures;
 use crate::node::apply::Desired;
 use crate::node::disk::Disk;
@@ -33,6 +34,7 @@ pub(crate) struct Means {
     pub(crate) disk: Disk,
     pub(crate) operations: Operations,
     pub(crate) figures: Figures,
+    pub(crate) open: Open,
 }
 
 /// What single tasks hold of their own.
@@ -58,7 +60,7 @@ impl Core {
         means: Means,
     ) -> (Arc<Self>, Owned) {
         let (wake, asked) = Wake::new();
-        let (deploys, projects) = Deploys::new(settings.deploy_queue);
+        let (deploys, projects) = Deploys::new(settings.deploy_queue, means.open);
         let (keeper, locks) = LockKeeper::new(&registry, settings.node.id.clone());
         let core = Self {
             supervisor: means.supervisor,

@@ -10,15 +10,17 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::intake;
+use super::open::Open;
 use super::publication::{Project, carry_out};
 use super::turns::{OFFERED, Turns};
 use crate::daemon::{Core, Fatal};
-use crate::registry::{Mono, Paged};
+use crate::registry::Mono;
 
 /// The deploys that this node works on.
 #[derive(Debug)]
 pub(crate) struct Deploys {
     turns: Mutex<Turns>,
+    open: Open,
     /// Says that a turn may have come. One word says it as well as many.
     moved: mpsc::Sender<()>,
     /// Becomes true with the first word from the API: from then on artifacts can be offered.
@@ -29,10 +31,10 @@ pub(crate) struct Deploys {
 
 impl Deploys {
     /// The handle, and what its owner runs with.
-    pub(crate) fn new(queue: u32) -> (Self, mpsc::Receiver<()>) {
+    pub(crate) fn new(queue: u32, open: Open) -> (Self, mpsc::Receiver<()>) {
         let (moved, moves) = mpsc::channel(1);
         let (turns, neighbour) = (Mutex::new(Turns::new(queue)), watch::Sender::new(false));
-        (Self { turns, moved, neighbour, ran_on: Mutex::default() }, moves)
+        (Self { turns, open, moved, neighbour, ran_on: Mutex::default() }, moves)
     }
 
     /// Notes which version of the runtime a job ran on.
@@ -63,13 +65,23 @@ impl Deploys {
         turns.accept(id, wall(), now)
     }
 
+    /// Has the next run know of a deploy that is accepted now; before its record is written.
+    ///
+    /// # Errors
+    /// `resource-limit`.
+    pub(crate) async fn note(&self, id: &DeployId, accepted: Timestamp) -> Result<(), Problem> {
+        self.open.add(id, accepted).await
+    }
+
     /// Corrects when a deploy was accepted; see [`Turns::accepted_at`].
     pub(crate) fn accepted_at(&self, id: &DeployId, accepted: Timestamp) {
+        self.open.accepted_at(id, accepted);
         self.lock().accepted_at(id, accepted);
     }
 
     /// Gives back the place of a deploy that has ended or will never come.
     pub(crate) fn give_up(&self, id: &DeployId) {
+        self.open.ended(id);
         self.lock().give_up(id);
         self.look();
     }
@@ -149,27 +161,9 @@ pub(crate) async fn work(core: Arc<Core>, mut moves: mpsc::Receiver<()>) -> Fata
     }
 }
 
-/// Reads what an earlier run accepted and did not end, however long the bucket takes: nobody's turn has come before. Of the
-/// fleet's deploys, which may be many, only these are held.
+/// Learns what an earlier run accepted and did not end: nobody's turn has come before.
 async fn remember(core: &Core) {
-    let mut deploys: Paged<DeployRecord> = Paged::default();
-    let mut open = Vec::new();
-    loop {
-        match deploys.next(core.registry.engine(), |_| false).await {
-            Ok(page) => {
-                let records = page.read.into_iter().map(|(_, stored)| stored.record);
-                let ours = records.filter(|it| it.node == core.settings.node.id && !it.state.is_terminal());
-                open.extend(ours.map(|record| (record.id, record.accepted_at)));
-                if page.last {
-                    break;
-                }
-            }
-            Err(problem) => {
-                tracing::warn!(?problem, "the deploys of an earlier run are not known yet, trying again");
-                core.registry.clock().sleep(OFFERED / 60).await;
-            }
-        }
-    }
+    let open = core.deploys.open.left(core).await;
     core.deploys.lock().know(open, core.mono());
 }
 
@@ -242,6 +236,7 @@ async fn end_unoffered(core: &Core, id: &DeployId) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use scafo_core::key;
@@ -250,9 +245,15 @@ mod tests {
     use scafo_telemetry::trace::Thread;
 
     use super::*;
-    use crate::daemon::testing::core;
+    use crate::daemon::testing::{core, settings};
     use crate::deploy::intake::testing::{accepted, asked};
+    use crate::figures::Figures;
+    use crate::node::disk::Disk;
+    use crate::parts::Means;
     use crate::registry::testing::put_raw;
+    use crate::registry::{Registry, TokioClock};
+    use crate::service::Operations;
+    use crate::supervisor::Supervisor;
 
     async fn state(core: &Core, id: &DeployId) -> DeployState {
         core.registry.deploy(id).await.unwrap().record.state
@@ -377,6 +378,75 @@ mod tests {
         assert!(now.deploys.lock().next().is_none(), "the older one is not offered yet");
         intake::fail(&now, &first, Problem::new(ProblemCode::Internal, "given up")).await.unwrap();
         assert_eq!(now.deploys.lock().next().map(|project| project.id), Some(second));
+    }
+
+    /// A run of node `a` that keeps its state in `dir`.
+    async fn run(memory: MemoryBucket, dir: &Path) -> Arc<Core> {
+        let clock = TokioClock::starting_at(Timestamp::from_millis(1_800_000_000_000));
+        let registry = Registry::new(Arc::new(memory), Arc::new(clock), "a");
+        let settings = settings("a");
+        let means = Means {
+            supervisor: Supervisor::new(&settings.supervisor_socket),
+            disk: Disk::Memory(Arc::default()),
+            operations: Operations::in_memory(),
+            figures: Figures::default(),
+            open: Open::resume(dir, "i", &settings.node.id).await,
+        };
+        let started = registry.clock().wall();
+        Core::assemble(settings, registry, started, means).0
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_reads_what_its_last_run_left_open_and_no_other_deploy() {
+        let (memory, dir) = (MemoryBucket::new(), tempfile::tempdir().unwrap());
+        let other = core("b", memory.sibling());
+        for random in 100..600 {
+            let id = accepted(&other, random).await;
+            intake::fail(&other, &id, Problem::new(ProblemCode::Internal, "over")).await.unwrap();
+        }
+        // The first run ever finds no list, and walks.
+        let first = run(memory.sibling(), dir.path()).await;
+        remember(&first).await;
+        let done = accepted(&first, 4).await;
+        let ids = [accepted(&first, 3).await, accepted(&first, 2).await, accepted(&first, 1).await];
+        intake::fail(&first, &done, Problem::new(ProblemCode::Internal, "over")).await.unwrap();
+        drop(first);
+
+        let (own, requests) = (memory.sibling(), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&requests);
+        own.plan(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            None
+        });
+        let now = run(own, dir.path()).await;
+        remember(&now).await;
+        let asked = requests.load(Ordering::Relaxed);
+        assert!(asked <= 4, "{asked}");
+        for id in ids.iter().rev() {
+            assert!(now.deploys.lock().next().is_none(), "older ones are not offered yet");
+            publish(&now, project(id), &"0".repeat(64)).await.unwrap();
+        }
+        for id in ids {
+            assert_eq!(now.deploys.lock().next().map(|project| project.id), Some(id.clone()));
+            now.deploys.lock().ran(&id);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_noted_deploy_whose_record_gives_no_answer_keeps_its_place_and_holds_up_no_start() {
+        let (memory, dir) = (MemoryBucket::new(), tempfile::tempdir().unwrap());
+        let first = run(memory.sibling(), dir.path()).await;
+        remember(&first).await;
+        let (silent, next) = (accepted(&first, 2).await, accepted(&first, 1).await);
+        drop(first);
+        let (own, withheld) = (memory.sibling(), key::deploy(&silent));
+        own.plan(move |operation| (operation == Operation::Get(&withheld)).then_some(Fault::LoseRequest));
+        let now = run(own, dir.path()).await;
+        tokio::time::timeout(OFFERED * 2, remember(&now)).await.unwrap();
+        publish(&now, project(&next), &"0".repeat(64)).await.unwrap();
+        assert!(now.deploys.lock().next().is_none(), "the older one keeps its place");
+        now.deploys.give_up(&silent);
+        assert_eq!(now.deploys.lock().next().map(|project| project.id), Some(next));
     }
 
     #[tokio::test(start_paused = true)]

@@ -90,7 +90,7 @@ pub(crate) struct Accept {
 ///
 /// # Errors
 /// `invalid-input` for a digest that is none; `immutable` when the id was taken for another artifact; `reference-held` when
-/// the application was deleted meanwhile; `deploys-frozen`, `application-blocked`; store errors.
+/// the application was deleted meanwhile; `deploys-frozen`, `application-blocked`; `resource-limit`; store errors.
 pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, Problem> {
     let Accept { id, by, source, oidc, sha256, bytes, application_since } = accept;
     if !is_lower_hex(&sha256, 64) || by.is_empty() || by.len() > BY_BYTES {
@@ -122,6 +122,12 @@ pub(crate) async fn accept(core: &Core, accept: Accept) -> Result<DeployRecord, 
         celld_version: versions::current(core),
         rest: Rest::new(),
     };
+    if let Err(problem) = core.deploys.note(&id, now).await {
+        if new {
+            core.deploys.give_up(&id);
+        }
+        return Err(problem);
+    }
     let there = match core.registry.create_deploy(&record).await {
         Ok(there) => there.stored.record,
         Err(problem) => {

@@ -7,6 +7,7 @@ mod admission;
 pub(crate) mod driver;
 pub(crate) mod intake;
 pub(crate) mod judge;
+pub(crate) mod open;
 pub(crate) mod output;
 pub(crate) mod publication;
 pub(crate) mod turns;

@@ -25,6 +25,7 @@ use self::stage::{Counting, Stage, StageClock, Tally};
 use crate::bootstrap::{Registered, record};
 use crate::coordinator::driver::elect;
 use crate::daemon::{Core, Fatal};
+use crate::deploy::open::Open;
 use crate::figures::Figures;
 use crate::node::apply::Desired;
 use crate::node::disk::Disk;
@@ -203,6 +204,7 @@ impl Node {
             disk: Disk::Memory(Arc::default()),
             operations: Operations::in_memory(),
             figures: Figures::default(),
+            open: Open::in_memory(),
         };
         let (core, owned) = Core::assemble(settings.clone(), registry, started, means);
         // An API that never has a deploy to offer.
