@@ -13,13 +13,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use scafo_core::{
     ApplicationName, NodeId, Problem, ProblemCode, Timestamp, key,
-    record::{ApplicationRecord, DomainClaim, PlacementRecord},
+    record::{ApplicationRecord, DeployRecord, DomainClaim, PlacementRecord},
 };
 use scafo_store::{Listed, PAGE_KEYS_MAX};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use super::{Guard, Intent, Registry, Step, Stored};
+use super::{Cache, Guard, Intent, Registry, Step, Stored};
 
 /// How long an application stays after it was retired, unless its deletion is forced.
 pub const GRACE: Duration = Duration::from_hours(7 * 24);
@@ -79,7 +79,9 @@ impl Registry {
     /// already; `draining` naming what still runs after two minutes; `lease-lost` when this node steps down; store errors.
     /// After all but the first two a repeated call goes on.
     pub async fn delete_application(&self, deletion: &Deletion<'_>) -> Result<Vec<String>, Problem> {
-        let mut removal = Removal { registry: self, deletion, intent: deletion.intent(), told: Told::default() };
+        let deploys = Cache::under(key::deploys(deletion.name));
+        let mut removal =
+            Removal { registry: self, deletion, intent: deletion.intent(), deploys, told: Told::default() };
         let application = self.mark_deleting(deletion).await?;
         let noticed = removal.stop_placing().await?;
         removal.wait_for_quiet(noticed).await?;
@@ -168,6 +170,8 @@ struct Removal<'a> {
     registry: &'a Registry,
     deletion: &'a Deletion<'a>,
     intent: Intent,
+    /// Kept from look to look: of what is there already only what moved is read again.
+    deploys: Cache<DeployRecord>,
     told: Told,
 }
 
@@ -204,7 +208,7 @@ impl Removal<'_> {
         Ok(if placed { self.deletion.notice } else { Duration::ZERO })
     }
 
-    async fn wait_for_quiet(&self, noticed: Duration) -> Result<(), Problem> {
+    async fn wait_for_quiet(&mut self, noticed: Duration) -> Result<(), Problem> {
         let clock = self.registry.clock();
         let until = clock.mono().after(PATIENCE);
         clock.sleep(noticed).await;
@@ -223,7 +227,7 @@ impl Removal<'_> {
     }
 
     /// What still runs, in words.
-    async fn busy(&self) -> Result<Vec<String>, Problem> {
+    async fn busy(&mut self) -> Result<Vec<String>, Problem> {
         let Deletion { name, around, .. } = self.deletion;
         let serving = around.serving(name).await?;
         let mut busy: Vec<String> = serving.iter().map(|node| format!("node `{node}` still runs it")).collect();
@@ -234,7 +238,8 @@ impl Removal<'_> {
                 busy.push(format!("celld node `{holder}` still has a lease"));
             }
         }
-        for deploy in self.registry.deploys(name).await? {
+        self.deploys.refresh_patiently(self.registry.engine()).await?;
+        for deploy in self.deploys.iter().map(|stored| &stored.record) {
             if !deploy.state.is_terminal() && around.lives(&deploy.node) {
                 busy.push(format!("node `{}` is still carrying out deploy `{}`", deploy.node, deploy.id));
             }

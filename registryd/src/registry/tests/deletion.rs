@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -10,7 +13,7 @@ use async_trait::async_trait;
 use scafo_core::{
     ApplicationName, NodeId, Problem, ProblemCode,
     domain::Host,
-    record::{DeployState, Fence, PlacementRecord, Rest, V1},
+    record::{DeployRecord, DeployState, Fence, PlacementRecord, Rest, V1},
 };
 use scafo_store::{Fault, MemoryBucket, Operation};
 use tokio_util::sync::CancellationToken;
@@ -105,7 +108,7 @@ async fn furnished() -> World {
             put_raw(&world.memory, &format!("fleets/{name}/{object}"), "{}").await;
         }
     }
-    let finished = scafo_core::record::DeployRecord { state: DeployState::Deployed, ..deploy(&world, 1) };
+    let finished = DeployRecord { state: DeployState::Deployed, ..deploy(&world, 1) };
     registry.create_deploy(&finished).await.unwrap();
     registry.record_deployment(&deployment(&world, "v1", 1)).await.unwrap();
     world
@@ -387,4 +390,35 @@ async fn a_deletion_over_more_than_two_pages_of_each_kind_leaves_nothing_and_tak
     assert_eq!(removed, expected);
     assert_eq!(left(&world), Vec::<String>::new());
     assert_eq!(theirs(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_waits_reads_no_deploy_twice() {
+    const MANY: u64 = 200;
+    let world = furnished().await;
+    for random in 2..=MANY {
+        let finished = DeployRecord { state: DeployState::Deployed, ..deploy(&world, random) };
+        world.registry.create_deploy(&finished).await.unwrap();
+    }
+    let fleet = Fleet { serving: Mutex::new(vec!["a".parse().unwrap()]), ..Fleet::default() };
+    let [read, listed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let counted = [Arc::clone(&read), Arc::clone(&listed)];
+    world.memory.plan(move |operation| {
+        let of = match operation {
+            Operation::Get(key) if key.starts_with("_scafo/deploys/") => &counted[0],
+            Operation::List(_) => &counted[1],
+            Operation::Get(_) | Operation::Put(..) | Operation::Delete(_) => return None,
+        };
+        of.fetch_add(1, Ordering::Relaxed);
+        None
+    });
+    let stops = async {
+        world.registry.clock().sleep(Duration::from_secs(30)).await;
+        fleet.serving.lock().unwrap().clear();
+    };
+    let (deleted, ()) = tokio::join!(delete(&world.registry, true, &fleet), stops);
+    deleted.unwrap();
+    assert_eq!(read.load(Ordering::Relaxed), MANY);
+    let listed = listed.load(Ordering::Relaxed);
+    assert!((40..80).contains(&listed), "two in each of twenty looks, and those of the removal: {listed}");
 }
