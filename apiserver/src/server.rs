@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use scafo_proto::open::Streams;
+use scafo_proto::open::{Streams, taken_within};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -45,7 +45,10 @@ const PING: Duration = Duration::from_secs(20);
 const LAST_WORD: Duration = Duration::from_secs(3);
 /// How long an unused h2c connection may take for its goodbye and for what was answered and is still on its way: a peer that is slow,
 /// or that does not ask for more of it. One that answers no pings, or takes nothing at all, goes sooner.
-const LEAVING: Duration = Duration::from_secs(5 * 60);
+const LEAVING: Duration = STALLED;
+/// How long an h2c peer may take nothing of an answer, as it says by the window that it grants. 5 min: a paused download is resumed or
+/// given up by then.
+const STALLED: Duration = Duration::from_secs(5 * 60);
 /// Pause after a failed accept (out of descriptors, mostly), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -198,8 +201,27 @@ async fn silence(asked: &CancellationToken) {
     }
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+/// Runs the tasks that the library starts for streams, for no longer than their peers take something. They end with their connection.
+#[derive(Debug, Clone)]
+struct Watched;
+
+impl<F> hyper::rt::Executor<F> for Watched
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    fn execute(&self, task: F) {
+        let watched = async move {
+            if taken_within(STALLED, task).await.is_none() {
+                tracing::debug!("a peer took nothing of its answer for too long");
+            }
+        };
+        hyper::rt::Executor::execute(&TokioExecutor::new(), watched);
+    }
+}
+
+fn builder() -> auto::Builder<Watched> {
+    let mut builder = auto::Builder::new(Watched);
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES);
     builder
         .http2()
@@ -213,30 +235,48 @@ fn builder() -> auto::Builder<TokioExecutor> {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
     use axum::routing::get;
     use bytes::Bytes;
+    use futures_util::{StreamExt as _, stream};
     use http_body_util::{BodyExt as _, Empty};
     use hyper::client::conn::http2;
-    use tokio::time::{Instant, sleep};
+    use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
 
     const ANSWER: &str = "an answer";
 
-    /// A client over h2c that takes one byte at a time of an answer, with one that has come, and the server's end of it.
-    async fn slow(
-        clients: &mut JoinSet<()>,
-    ) -> (http2::SendRequest<Empty<Bytes>>, http::Response<Incoming>, JoinSet<()>) {
+    /// What is served: an answer of one piece, one of two pieces, and one that never says anything.
+    fn router() -> Router {
+        let pieces = || async { Body::from_stream(stream::iter([ANSWER, ANSWER]).map(Ok::<_, Infallible>)) };
+        let silent = || async { Body::from_stream(stream::pending::<Result<Bytes, Infallible>>()) };
+        Router::new().route("/", get(|| async { ANSWER })).route("/pieces", get(pieces)).route("/silent", get(silent))
+    }
+
+    type Sender = http2::SendRequest<Empty<Bytes>>;
+
+    /// A client over h2c that takes so many bytes of an answer at a time, and the server's end of it.
+    async fn taking(window: u32, clients: &mut JoinSet<()>) -> (Sender, JoinSet<()>) {
         let (near, far) = tokio::io::duplex(64 * 1024);
-        let served = Served::from(Router::new().route("/", get(|| async { ANSWER })));
         let mut serving = JoinSet::new();
-        serving.spawn(speak(far, served, CancellationToken::new()));
+        serving.spawn(speak(far, Served::from(router()), CancellationToken::new()));
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        let client = builder.initial_stream_window_size(1).handshake(TokioIo::new(near));
-        let (mut sender, connection) = client.await.unwrap();
+        let client = builder.initial_stream_window_size(window).handshake(TokioIo::new(near));
+        let (sender, connection) = client.await.unwrap();
         clients.spawn(async move { drop(connection.await) });
-        let request = http::Request::get("http://node/").body(Empty::new()).unwrap();
-        let response = sender.send_request(request).await.unwrap();
+        (sender, serving)
+    }
+
+    async fn get_from(sender: &mut Sender, path: &str) -> http::Response<Incoming> {
+        let request = http::Request::get(format!("http://node{path}")).body(Empty::new()).unwrap();
+        sender.send_request(request).await.unwrap()
+    }
+
+    /// One that takes one byte at a time of an answer, with one that has come.
+    async fn slow(clients: &mut JoinSet<()>) -> (Sender, http::Response<Incoming>, JoinSet<()>) {
+        let (mut sender, serving) = taking(1, clients).await;
+        let response = get_from(&mut sender, "/").await;
         (sender, response, serving)
     }
 
@@ -264,5 +304,46 @@ mod tests {
             serving.join_next().await.unwrap().unwrap();
             assert!((HEAD..limit).contains(&began.elapsed()), "{takes}: {:?}", began.elapsed());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_grants_no_window_is_let_go() {
+        for path in ["/", "/pieces"] {
+            let mut clients = JoinSet::new();
+            let began = Instant::now();
+            let (mut sender, mut serving) = taking(0, &mut clients).await;
+            let response = get_from(&mut sender, path).await;
+            timeout(STALLED * 10, serving.join_next()).await.unwrap().unwrap().unwrap();
+            assert!((STALLED..HEAD + 2 * STALLED).contains(&began.elapsed()), "{path}: {:?}", began.elapsed());
+            assert!(response.into_body().collect().await.is_err(), "{path}: it was cut off");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_not_taken_ends_alone_and_one_that_says_nothing_yet_goes_on() {
+        let mut clients = JoinSet::new();
+        let (mut sender, mut serving) = taking(0, &mut clients).await;
+        let mut silent = get_from(&mut sender, "/silent").await.into_body();
+        let mut untaken = get_from(&mut sender, "/pieces").await.into_body();
+        let began = Instant::now();
+        assert!(timeout(STALLED * 10, untaken.frame()).await.unwrap().unwrap().is_err());
+        assert!((STALLED..STALLED + HEAD).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert!(timeout(STALLED * 10, silent.frame()).await.is_err(), "nothing was said, and nothing ended");
+        assert!(serving.try_join_next().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_peer_that_takes_a_byte_now_and_then_gets_all_of_an_answer() {
+        let mut clients = JoinSet::new();
+        let (mut sender, _serving) = taking(1, &mut clients).await;
+        let mut body = get_from(&mut sender, "/pieces").await.into_body();
+        let began = Instant::now();
+        // Once the first piece is gone the last one is in the library's hands: this is about an answer in the middle of its way.
+        for _ in ANSWER.bytes() {
+            sleep(STALLED - Duration::from_secs(1)).await;
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), 1);
+        }
+        assert!(began.elapsed() > STALLED * 5);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), ANSWER);
     }
 }

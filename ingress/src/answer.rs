@@ -14,21 +14,21 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use scafo_core::problem::{Problem, ProblemCode, ProblemDocument};
-use scafo_proto::open::Open;
+use scafo_proto::open::{Open, Piece};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// An [`Answer`] that keeps its request open on the client's connection until it has ended.
+/// An [`Answer`] that keeps its request open on the client's connection until it has ended, and shows what the client takes of it.
 pub(crate) struct Counted {
     pub(crate) answer: Answer,
     pub(crate) _open: Open,
 }
 
 impl Body for Counted {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = hyper::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.get_mut().answer).poll_frame(cx)
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, hyper::Error>>> {
+        Pin::new(&mut self.get_mut().answer).poll_frame(cx).map_ok(|frame| frame.map_data(Piece::from))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -12,7 +12,7 @@ use rustix::{
     net::sockopt,
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
-use scafo_proto::open::Streams;
+use scafo_proto::open::{Streams, taken_within};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -228,7 +228,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs the tasks that hyper starts for HTTP/2 streams, as part of the connections.
+/// Runs the tasks that hyper starts for HTTP/2 streams, as part of the connections and for no longer than their clients take something.
 #[derive(Clone)]
 struct Owned {
     tasks: TaskTracker,
@@ -243,7 +243,10 @@ where
     fn execute(&self, task: F) {
         let cut = self.cut.clone();
         self.tasks.spawn(async move {
-            drop(cut.run_until_cancelled_owned(task).await);
+            let taken = taken_within(STALLED_LIMIT, task);
+            if matches!(cut.run_until_cancelled_owned(taken).await, Some(None)) {
+                tracing::debug!("a client took nothing of its answer for too long");
+            }
         });
     }
 }
@@ -257,7 +260,7 @@ mod tests {
     use hyper::client::conn::{http1, http2};
     use hyper_util::rt::TokioExecutor;
     use tokio::{
-        io::{DuplexStream, duplex},
+        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
         sync::watch,
         task::JoinSet,
         time::Instant,
@@ -266,20 +269,73 @@ mod tests {
     use super::*;
     use crate::{
         decide::Routing,
+        document::Table,
         figures::{Figures, Places},
     };
 
     /// A connection to an ingress without fleets, and its end of it.
     fn connected() -> (DuplexStream, JoinSet<()>) {
-        let (_, routing) = watch::channel(Arc::new(Routing::silent(0)));
-        let places = Places::new(Capacity { connections: 1, requests: 1, tunnels: 0 });
+        let (near, serving, _) = connected_to(Routing::silent(0));
+        (near, serving)
+    }
+
+    /// A connection to an ingress that routes like this, its end of it, and its places: two for requests.
+    fn connected_to(routing: Routing) -> (DuplexStream, JoinSet<()>, Places) {
+        let (_, routing) = watch::channel(Arc::new(routing));
+        let places = Places::new(Capacity { connections: 1, requests: 2, tunnels: 0 });
         let front = Front::new(routing, &places, Duration::ZERO, Figures::default());
-        let connections = Connections::new(front, places.connections);
+        let connections = Connections::new(front, Arc::clone(&places.connections));
         let (near, far) = duplex(64 * 1024);
         let mut serving = JoinSet::new();
         let origin = Origin::of(IpAddr::from([127, 0, 0, 1]), None);
         serving.spawn(async move { connections.speak(far, origin).await });
-        (near, serving)
+        (near, serving, places)
+    }
+
+    /// A client over HTTP/2 that grants so much of a window for each stream.
+    async fn granting(window: u32, near: DuplexStream, clients: &mut JoinSet<()>) -> http2::SendRequest<Empty<Bytes>> {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let client = builder.initial_stream_window_size(window).handshake(TokioIo::new(near));
+        let (sender, connection) = client.await.unwrap();
+        clients.spawn(async move { drop(connection.await) });
+        sender
+    }
+
+    /// The host of an application, and a document that routes to it. It answers each request with a head and what `path` names:
+    /// `/pieces` two pieces, `/silent` nothing yet.
+    async fn application(tasks: &mut JoinSet<()>) -> Routing {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstreams = serde_json::json!([{"node": "n", "address": listener.local_addr().unwrap().to_string()}]);
+        let routes = serde_json::json!([{"host": HOST, "application": "shop", "upstreams": upstreams}]);
+        let document = serde_json::json!({"v": 1, "routes": routes}).to_string();
+        tasks.spawn(async move {
+            let mut open = JoinSet::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                open.spawn(async move {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        assert!(stream.read_buf(&mut head).await.unwrap() > 0);
+                    }
+                    let pieces = if head.starts_with(b"GET /pieces ") { PIECES } else { "" };
+                    let answer = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{pieces}");
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                    // Until the other side closes.
+                    drop(stream.read(&mut [0; 1]).await);
+                });
+            }
+        });
+        Routing::silent(1).with(0, Arc::new(Table::parse(document.as_bytes()).unwrap()))
+    }
+
+    const HOST: &str = "shop.example";
+    const PIECES: &str = "7\r\nseveral\r\n6\r\npieces\r\n0\r\n\r\n";
+
+    async fn get_from(sender: &mut http2::SendRequest<Empty<Bytes>>, path: &str) -> Incoming {
+        let request = Request::get(format!("http://{HOST}{path}")).body(Empty::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        response.into_body()
     }
 
     fn request() -> Request<Empty<Bytes>> {
@@ -319,10 +375,7 @@ mod tests {
         clients: &mut JoinSet<()>,
     ) -> (http2::SendRequest<Empty<Bytes>>, http::Response<Incoming>, JoinSet<()>) {
         let (near, serving) = connected();
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        let client = builder.initial_stream_window_size(1).handshake(TokioIo::new(near));
-        let (mut sender, connection) = client.await.unwrap();
-        clients.spawn(async move { drop(connection.await) });
+        let mut sender = granting(1, near, clients).await;
         let response = sender.send_request(request()).await.unwrap();
         (sender, response, serving)
     }
@@ -347,6 +400,55 @@ mod tests {
         let (_sender, _response, mut serving) = slow(&mut clients).await;
         serving.join_next().await.unwrap().unwrap();
         assert!(began.elapsed() < HEAD_LIMIT + 2 * LAST_WORD, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_grants_no_window_is_let_go_and_its_place_is_free() {
+        let mut tasks = JoinSet::new();
+        let (near, mut serving, places) = connected_to(application(&mut tasks).await);
+        let mut sender = granting(0, near, &mut tasks).await;
+        let body = get_from(&mut sender, "/pieces").await;
+        assert_eq!(places.requests.available_permits(), 1);
+        // What the application says is there: from here on only the clock moves.
+        tokio::time::pause();
+        let began = Instant::now();
+        timeout(STALLED_LIMIT * 10, serving.join_next()).await.unwrap().unwrap().unwrap();
+        assert!((STALLED_LIMIT..HEAD_LIMIT + 2 * STALLED_LIMIT).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert_eq!(places.requests.available_permits(), 2);
+        assert!(body.collect().await.is_err(), "it was cut off");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_taken_ends_alone_and_one_that_says_nothing_yet_goes_on() {
+        let mut tasks = JoinSet::new();
+        let (near, mut serving, places) = connected_to(application(&mut tasks).await);
+        let mut sender = granting(0, near, &mut tasks).await;
+        let (mut silent, mut untaken) =
+            (get_from(&mut sender, "/silent").await, get_from(&mut sender, "/pieces").await);
+        tokio::time::pause();
+        let began = Instant::now();
+        assert!(timeout(STALLED_LIMIT * 10, untaken.frame()).await.unwrap().unwrap().is_err());
+        assert!((STALLED_LIMIT..STALLED_LIMIT + HEAD_LIMIT).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert_eq!(places.requests.available_permits(), 1);
+        assert!(timeout(STALLED_LIMIT * 10, silent.frame()).await.is_err(), "nothing was said, and nothing ended");
+        assert!(serving.try_join_next().is_none());
+        assert_eq!(places.requests.available_permits(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_slow_client_that_takes_a_byte_now_and_then_gets_all_of_an_answer() {
+        let mut tasks = JoinSet::new();
+        let (near, _serving, _places) = connected_to(application(&mut tasks).await);
+        let mut sender = granting(1, near, &mut tasks).await;
+        let mut body = get_from(&mut sender, "/pieces").await;
+        tokio::time::pause();
+        let began = Instant::now();
+        for _ in "several".bytes() {
+            sleep(STALLED_LIMIT - Duration::from_secs(1)).await;
+            assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), 1);
+        }
+        assert!(began.elapsed() > STALLED_LIMIT * 5);
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "pieces");
     }
 
     #[tokio::test(start_paused = true)]

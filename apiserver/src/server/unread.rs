@@ -15,7 +15,7 @@ use axum::body::Body;
 use bytes::{Buf as _, Bytes};
 use http::StatusCode;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use scafo_proto::open::Open;
+use scafo_proto::open::{Open, Piece};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -58,7 +58,7 @@ impl Turn {
     }
 }
 
-/// The body of an answer, which tells when it is over.
+/// The body of an answer, which tells when it is over, and shows what the peer takes of it.
 pub(super) struct Answer {
     body: Body,
     turn: Arc<Turn>,
@@ -78,11 +78,11 @@ impl Drop for Answer {
 }
 
 impl HttpBody for Answer {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx).map_ok(|frame| frame.map_data(Piece::from))
     }
 
     fn is_end_stream(&self) -> bool {
