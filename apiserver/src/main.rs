@@ -7,7 +7,7 @@ use scafo_apiserver::app::App;
 use scafo_apiserver::clock::SystemClock;
 use scafo_apiserver::{metrics, server};
 use scafo_core::settings::ApiserverSettings;
-use scafo_proto::child;
+use scafo_proto::{child, figures};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
@@ -32,6 +32,7 @@ async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::E
         let text = "the metrics are for this machine only: set observe.metricsListen to a loopback address";
         return Err(child::Refused::new(text).into());
     }
+    let telling = sockets.try_take_unix(figures::SOCKET)?;
     let shutdown = child::shutdown_signal()?;
     let app = App::open(settings, Arc::new(SystemClock))?;
     let recording = app.record(telemetry.observe.as_ref());
@@ -44,6 +45,7 @@ async fn run(sockets: &mut child::Listeners) -> Result<(), Box<dyn std::error::E
     tokio::select! {
         // Only when a listener breaks: nobody asked it to end.
         () = &mut serving => {}
+        () = metrics::tell(&app, telling) => {}
         () = shutdown => {
             stop.cancel();
             serving.await;

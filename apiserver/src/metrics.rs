@@ -12,9 +12,9 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
-use scafo_proto::figures::{ASK, ask};
+use scafo_proto::figures::{ASK, ask, say};
 use scafo_telemetry::metrics::{self, finished, merge, up};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
 use crate::app::App;
@@ -27,6 +27,13 @@ const TURN: Duration = Duration::from_secs(5);
 /// Whether only programs of this machine reach what listens there.
 pub fn is_local(listener: &TcpListener) -> bool {
     listener.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
+}
+
+/// Says on a socket of its own that this process lives, until it is dropped: the connections of the API may all be taken.
+pub async fn tell(app: &Arc<App>, socket: Option<UnixListener>) {
+    let Some(socket) = socket else { return std::future::pending().await };
+    let app = Arc::clone(app);
+    say(socket, move || std::future::ready(app.metrics.text())).await;
 }
 
 /// The one route.

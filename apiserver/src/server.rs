@@ -27,7 +27,8 @@ use unread::{Answer, Documented, Turn};
 
 use crate::figures::Figures;
 
-/// Connections at once: half of the 1,024 descriptors that a process has by default, the rest is for files and sockets.
+/// Connections at once: half of the 1,024 descriptors that a process has by default, the rest is for files and sockets. One more waits
+/// until another one ends; the supervisor does not come this way, so that a full server is not taken for a hung one.
 const CONNECTIONS: usize = 512;
 /// How long a request head may take, and how long a connection may be idle.
 const HEAD: Duration = Duration::from_secs(30);
@@ -74,8 +75,12 @@ impl Served {
 
 /// Serves on every listener until `stop`, then finishes what is open for at most 10 s.
 pub async fn serve(listeners: Vec<TcpListener>, served: impl Into<Served>, stop: CancellationToken) {
-    let served = served.into();
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    serve_within(CONNECTIONS, listeners, served.into(), stop).await;
+}
+
+/// As [`serve`], at most so many connections at once.
+async fn serve_within(most: usize, listeners: Vec<TcpListener>, served: Served, stop: CancellationToken) {
+    let room = Arc::new(Semaphore::new(most));
     let mut accepting = JoinSet::new();
     for listener in listeners {
         accepting.spawn(accept_loop(listener, served.clone(), room.clone(), stop.clone()));
@@ -241,6 +246,11 @@ mod tests {
     use futures_util::{StreamExt as _, stream};
     use http_body_util::{BodyExt as _, Empty};
     use hyper::client::conn::http2;
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use scafo_proto::figures::{ask, say};
+    use scafo_proto::transport;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixListener;
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
@@ -345,5 +355,51 @@ mod tests {
         }
         assert!(began.elapsed() > STALLED * 5);
         assert_eq!(body.collect().await.unwrap().to_bytes(), ANSWER);
+    }
+
+    /// Asks on a connection that stays open.
+    async fn ask_on(stream: &mut TcpStream) {
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        answered_on(stream).await;
+    }
+
+    async fn answered_on(stream: &mut TcpStream) {
+        let mut answer = Vec::new();
+        while !answer.ends_with(ANSWER.as_bytes()) {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_does_not_fit_waits_until_one_ends_and_a_question_for_life_does_not() {
+        // Both ends of all connections are in this process.
+        let files = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum }).unwrap();
+        for most in [2, CONNECTIONS] {
+            let dir = tempfile::tempdir().unwrap();
+            let socket = dir.path().join("sock");
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let mut tasks = JoinSet::new();
+            tasks.spawn(serve_within(most, vec![listener], Served::from(router()), CancellationToken::new()));
+            tasks.spawn(say(UnixListener::bind(&socket).unwrap(), || std::future::ready("alive\n".to_owned())));
+            let mut open = Vec::new();
+            for _ in 0..most {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                ask_on(&mut stream).await;
+                open.push(stream);
+            }
+            let mut late = TcpStream::connect(address).await.unwrap();
+            late.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+            for stream in &mut open {
+                ask_on(stream).await;
+            }
+            let alive = ask(transport::channel(&socket), Duration::from_secs(60)).await;
+            assert_eq!(alive.as_deref(), Some("alive\n"));
+            let error = late.try_read(&mut [0; 1]).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "nobody answers the one after {most}");
+            drop(open.pop());
+            answered_on(&mut late).await;
+        }
     }
 }

@@ -259,8 +259,13 @@ mod tests {
     use http_body_util::{BodyExt as _, Empty};
     use hyper::client::conn::{http1, http2};
     use hyper_util::rt::TokioExecutor;
+    use scafo_proto::{
+        figures::{ask, say},
+        transport,
+    };
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+        net::UnixListener,
         sync::watch,
         task::JoinSet,
         time::Instant,
@@ -449,6 +454,47 @@ mod tests {
         }
         assert!(began.elapsed() > STALLED_LIMIT * 5);
         assert_eq!(body.collect().await.unwrap().to_bytes(), "pieces");
+    }
+
+    /// Asks for health, or only reads the answer, on a connection that stays open.
+    async fn healthy(stream: &mut TcpStream, asks: bool) {
+        if asks {
+            stream.write_all(HEALTH.as_bytes()).await.unwrap();
+        }
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}") {
+            assert!(stream.read_buf(&mut answer).await.unwrap() > 0);
+        }
+    }
+
+    const HEALTH: &str = "GET /.well-known/scafo-ingress/health HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    #[tokio::test]
+    async fn a_connection_that_does_not_fit_waits_until_one_ends_and_a_question_for_life_does_not() {
+        let (_, routing) = watch::channel(Arc::new(Routing::silent(0)));
+        let places = Places::new(Capacity { connections: 2, requests: 2, tunnels: 0 });
+        let front = Front::new(routing, &places, Duration::ZERO, Figures::default());
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("sock");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Connections::new(front, places.connections).accept(listener));
+        tasks.spawn(say(UnixListener::bind(&socket).unwrap(), || std::future::ready("alive\n".to_owned())));
+        let mut open = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+        for stream in &mut open {
+            healthy(stream, true).await;
+        }
+        let mut late = TcpStream::connect(address).await.unwrap();
+        late.write_all(HEALTH.as_bytes()).await.unwrap();
+        for stream in &mut open {
+            healthy(stream, true).await;
+        }
+        let alive = ask(transport::channel(&socket), Duration::from_secs(60)).await;
+        assert_eq!(alive.as_deref(), Some("alive\n"));
+        assert_eq!(late.try_read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(open);
+        healthy(&mut late, false).await;
     }
 
     #[tokio::test(start_paused = true)]

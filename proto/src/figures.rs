@@ -1,5 +1,5 @@
 //! `scafo.observe.v1`, from both ends: a process says what it counts, and another one asks. A daemon that has no gRPC service otherwise
-//! does so on a socket of its own, [`SOCKET`].
+//! does so on a socket of its own, [`SOCKET`], and answers there whether it lives: strangers cannot fill that one.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::transport;
 pub const ASK: Duration = Duration::from_secs(2);
 /// How long one may take that asks nobody: it has it in memory, and whoever asks it is asked himself, for no longer than [`ASK`].
 pub const ASK_ALONE: Duration = Duration::from_secs(1);
-/// The name of the socket on which a daemon does nothing but say what it counts.
+/// The name of the socket on which a daemon does nothing but say that it lives and what it counts.
 pub const SOCKET: &str = "figures";
 
 type Collect = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
@@ -52,15 +52,17 @@ impl Observe for Exposed {
     }
 }
 
-/// Says on a socket of its own what a daemon counts, until it is dropped. A socket that breaks ends nobody's work.
+/// Says on a socket of its own that a daemon lives and what it counts, until it is dropped. A socket that breaks ends nobody's work.
 pub async fn say<F>(listener: UnixListener, collect: impl Fn() -> F + Send + Sync + 'static)
 where
     F: Future<Output = String> + Send + 'static,
 {
-    let router = transport::server().add_service(Exposed::server(collect));
+    // The library starts with "serving" for the server as a whole.
+    let (_reporter, health) = tonic_health::server::health_reporter();
+    let router = transport::server().add_service(health).add_service(Exposed::server(collect));
     let peers = transport::Peers::of_socket(SOCKET);
     let ended = transport::serve(listener, peers, router, std::future::pending()).await;
-    tracing::error!(?ended, "this process does not say any more what it counts");
+    tracing::error!(?ended, "this process does not say any more that it lives and what it counts");
     std::future::pending::<()>().await;
 }
 
@@ -82,5 +84,28 @@ pub async fn ask(channel: Channel, patience: Duration) -> Option<String> {
             None
         }
         Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::JoinSet;
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_check_response::ServingStatus;
+    use tonic_health::pb::health_client::HealthClient;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_daemon_says_on_its_socket_that_it_lives_and_what_it_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sock");
+        let mut saying = JoinSet::new();
+        saying.spawn(say(UnixListener::bind(&path).unwrap(), || std::future::ready("a 1\n".to_owned())));
+        let channel = transport::channel(&path);
+        let question = HealthCheckRequest { service: String::new() };
+        let answer = HealthClient::new(channel.clone()).check(question).await.unwrap();
+        assert_eq!(answer.get_ref().status, i32::from(ServingStatus::Serving));
+        assert_eq!(ask(channel, Duration::from_secs(60)).await.as_deref(), Some("a 1\n"));
     }
 }

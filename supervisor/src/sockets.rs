@@ -43,9 +43,10 @@ pub(crate) struct Sockets {
     pub(crate) admin: UnixListener,
     pub(crate) router: UnixListener,
     pub(crate) supervisor: UnixListener,
-    /// Where the daemons without a service for others say what they count, as far as the node has them.
+    /// Where the daemons without a service for others say that they live and what they count, as far as the node has them.
     pub(crate) bucketd: Option<UnixListener>,
     pub(crate) ingressd: Option<UnixListener>,
+    pub(crate) apiserver: UnixListener,
 }
 
 /// Names of the sockets in the runtime directory. Each has a directory of its own, which its callers alone may enter.
@@ -55,8 +56,9 @@ pub(crate) const ROUTER: &str = "router/sock";
 pub(crate) const SUPERVISOR: &str = "supervisor/sock";
 pub(crate) const BUCKETD: &str = "bucketd/sock";
 pub(crate) const INGRESSD: &str = "ingressd/sock";
+pub(crate) const APISERVER: &str = "apiserver/sock";
 /// All of them.
-pub(crate) const SERVERS: [&str; 6] = [REGISTRY, ADMIN, ROUTER, SUPERVISOR, BUCKETD, INGRESSD];
+pub(crate) const SERVERS: [&str; 7] = [REGISTRY, ADMIN, ROUTER, SUPERVISOR, BUCKETD, INGRESSD, APISERVER];
 
 impl Sockets {
     /// Takes back those that the service manager kept and binds the others: all of them, or none. Those that were bound are
@@ -95,6 +97,7 @@ impl Sockets {
             supervisor: unix(SUPERVISOR)?,
             bucketd: bucket.is_some().then(|| unix(BUCKETD)).transpose()?,
             ingressd: ingress.is_some().then(|| unix(INGRESSD)).transpose()?,
+            apiserver: unix(APISERVER)?,
             api,
             ingress,
             bucket,

@@ -167,11 +167,11 @@ impl Plan<'_> {
         let router = vec![("grpc".to_owned(), shared(&self.sockets.router)?)];
         daemons.push(self.daemon(Name::Routerd, probe, BACK_GRACE, router, &self.routerd())?);
         let local = self.api_local()?;
-        let probe = http_probe(local, local.to_string(), "/.well-known/scafo/health");
+        // Those that strangers connect to are asked on a socket that strangers cannot fill.
+        let probe = Probe::grpc(&self.dirs.socket(sockets::APISERVER));
         daemons.push(self.daemon(Name::Apiserver, probe, FRONT_GRACE, self.api_sockets()?, &self.apiserver())?);
         if let Some(listener) = &self.sockets.ingress {
-            let host = "scafo-ingressd.invalid".to_owned();
-            let probe = http_probe(reachable(address(listener)?), host, "/.well-known/scafo-ingress/health");
+            let probe = Probe::grpc(&self.dirs.socket(sockets::INGRESSD));
             let sockets = with_figures(("http", shared(listener)?), self.sockets.ingressd.as_ref())?;
             daemons.push(self.daemon(Name::Ingressd, probe, FRONT_GRACE, sockets, &self.ingressd(local))?);
         }
@@ -205,7 +205,7 @@ impl Plan<'_> {
         // For people who look at a process and ask which node it belongs to.
         environment.insert("SCAFO_STATE_DIR".to_owned(), self.dirs.state.display().to_string());
         if let Some(users) = self.users {
-            environment.extend(named_callers(name, users).map(|callers| (transport::CALLERS.to_owned(), callers)));
+            environment.insert(transport::CALLERS.to_owned(), named_callers(name, users));
         }
         let executable = executable(self.executables, name.executable())?;
         let real = std::fs::canonicalize(&executable).unwrap_or_else(|_| executable.clone());
@@ -322,13 +322,14 @@ impl Plan<'_> {
         }
     }
 
-    /// `api` alone, or `api0`, `api1`, … when there are several; and `metrics`, when they are served.
+    /// `api` alone, or `api0`, `api1`, … when there are several; `metrics`, when they are served; and where it says that it lives.
     fn api_sockets(&self) -> Result<Vec<(String, OwnedFd)>, Error> {
         let alone = self.sockets.api.len() == 1;
         let name = |n: usize| if alone { "api".to_owned() } else { format!("api{n}") };
         let api = self.sockets.api.iter().enumerate().map(|(n, listener)| (name(n), listener));
         let metrics = self.sockets.metrics.iter().map(|listener| ("metrics".to_owned(), listener));
-        api.chain(metrics).map(|(name, listener)| Ok((name, shared(listener)?))).collect()
+        let lives = std::iter::once(Ok((FIGURES.to_owned(), shared(&self.sockets.apiserver)?)));
+        api.chain(metrics).map(|(name, listener)| Ok((name, shared(listener)?))).chain(lives).collect()
     }
 
     fn ingressd(&self, api: SocketAddr) -> IngressdSettings {
@@ -350,20 +351,20 @@ impl Plan<'_> {
     }
 }
 
-/// Who may call each socket of a daemon, in the form of [`transport::CALLERS`]; `None` for one without such sockets.
-fn named_callers(name: Name, users: &Users) -> Option<String> {
+/// Who may call each socket of a daemon, in the form of [`transport::CALLERS`].
+fn named_callers(name: Name, users: &Users) -> String {
     let served: &[(&str, &str)] = match name {
         Name::Registryd => &[("grpc", sockets::REGISTRY), ("admin", sockets::ADMIN)],
         Name::Routerd => &[("grpc", sockets::ROUTER)],
         Name::Bucketd => &[(FIGURES, sockets::BUCKETD)],
         Name::Ingressd => &[(FIGURES, sockets::INGRESSD)],
-        Name::Apiserver => return None,
+        Name::Apiserver => &[(FIGURES, sockets::APISERVER)],
     };
     let of = |(socket, server): &(&str, &str)| {
         let uids: Vec<String> = callers(server).iter().map(|caller| users.daemon(*caller).uid.to_string()).collect();
         format!("{socket}={}", uids.join(","))
     };
-    Some(served.iter().map(of).collect::<Vec<_>>().join(";"))
+    served.iter().map(of).collect::<Vec<_>>().join(";")
 }
 
 /// Where the rest of the fleet finds the API: at the node's own address when it listens there, else at another one that is not loopback,

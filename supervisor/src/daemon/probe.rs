@@ -1,4 +1,5 @@
-//! Asking a daemon whether it is ready: the standard gRPC health service on its Unix socket, or its HTTP health route.
+//! Asking a daemon whether it is ready: the standard gRPC health service on its Unix socket, or the embedded store's HTTP health route.
+//! Where strangers may connect, nobody is asked: a daemon whose connections are all taken would be killed as one that hangs.
 
 use std::net::SocketAddr;
 use std::path::Path;

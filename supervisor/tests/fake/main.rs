@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use scafo_proto::child::{self, Listeners};
+use scafo_proto::figures;
 use scafo_proto::transport::{self, Peers};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
         say(&format!("settings.{what}"), &settings);
         match what {
             "registryd" | "routerd" => grpc(what).await,
-            _ => http(what).await,
+            _ => http(dir, what).await,
         }
     });
     ExitCode::SUCCESS
@@ -71,7 +72,8 @@ async fn grpc(what: &str) {
     say("ended", what);
 }
 
-async fn http(what: &str) {
+/// One that is full accepts no connection and lives.
+async fn http(dir: &Path, what: &str) {
     let mut listeners = Listeners::from_env();
     let name = match what {
         "apiserver" => "api",
@@ -79,9 +81,18 @@ async fn http(what: &str) {
         _ => "http",
     };
     let listener = listeners.take_tcp(name).unwrap();
+    let lives = listeners.take_unix(figures::SOCKET).unwrap();
     let stop = child::shutdown_signal().unwrap();
+    if std::fs::read_link(dir.join(format!("{what}.full"))).is_ok() {
+        tokio::select! {
+            () = stop => {}
+            () = figures::say(lives, || std::future::ready(String::new())) => {}
+        }
+        return say("ended", what);
+    }
     tokio::select! {
         () = stop => {}
+        () = figures::say(lives, || std::future::ready(String::new())) => {}
         () = answer(listener, |_| "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok".to_owned()) => {}
     }
     say("ended", what);

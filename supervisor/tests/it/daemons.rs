@@ -105,6 +105,18 @@ fn a_daemon_that_fails_at_first_is_tried_again() {
     node.ready();
 }
 
+/// Were they asked where strangers connect, they would not become ready, and be killed after a minute.
+#[test]
+fn a_daemon_whose_connections_are_all_taken_is_not_taken_for_one_that_hangs() {
+    let place = Place::new();
+    place.fills("apiserver");
+    place.fills("ingressd");
+    let mut node = place.start();
+    let ready = node.ready();
+    assert!(alive(ready.pids.apiserver) && ready.pids.ingressd.is_some_and(alive));
+    assert!(!place.log().contains("hangs; killing it"), "{}", place.log());
+}
+
 /// It takes the minute that a daemon has for its first answer.
 #[test]
 fn a_daemon_that_says_nothing_after_its_start_is_killed_and_the_next_one_serves() {

@@ -60,6 +60,11 @@ impl Place {
         std::os::unix::fs::symlink("mute", self.fakes().join(format!("{what}.mute"))).unwrap();
     }
 
+    /// Has a fake accept no connection from its start on, as one does whose connections are all taken.
+    pub(crate) fn fills(&self, what: &str) {
+        std::os::unix::fs::symlink("full", self.fakes().join(format!("{what}.full"))).unwrap();
+    }
+
     /// Has celld say its version only when there is a file `celld.goes-on`; once it was asked there is a file `celld.asked`.
     pub(crate) fn hesitates(&self) {
         crate::fakes::hesitate(&self.fakes());
