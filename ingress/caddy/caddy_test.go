@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 type stage struct {
 	t   *testing.T
 	dir string
+	// name is the name of the site over HTTPS; empty for all.
+	name string
 	// issuer is how certificates are got.
 	issuer string
 	// adjust changes what the Caddyfile has no words for.
@@ -62,7 +64,7 @@ func newStage(t *testing.T) *stage {
 		})
 		os.RemoveAll(dir)
 	})
-	return &stage{t, dir, "tls internal {\non_demand\n}", func(config string) string { return config }}
+	return &stage{t: t, dir: dir, issuer: "tls internal {\non_demand\n}", adjust: func(config string) string { return config }}
 }
 
 const proxySite = `
@@ -98,12 +100,12 @@ http:// {
 	bind unix/%[1]s/http.sock
 	%[3]s
 }
-https:// {
+https://%[5]s {
 	bind unix/%[1]s/https.sock
 	%[4]s
 	%[3]s
 }
-`, s.dir, fleets, site, s.issuer)
+`, s.dir, fleets, site, s.issuer, s.name)
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), map[string]any{"filename": "Caddyfile"})
 	if err != nil {
 		return err

@@ -24,6 +24,9 @@ type fakeNode struct {
 	server *httptest.Server
 
 	mutex sync.Mutex
+	// down breaks every connection, as if there were no node; missed counts the storage requests that met it so.
+	down   bool
+	missed int
 	// routes answers polls; nil refuses as a node does before its first pass.
 	routes  http.HandlerFunc
 	polls   int
@@ -47,6 +50,9 @@ func newFakeNode(t *testing.T) *fakeNode {
 }
 
 func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
+	if n.isDown(r) {
+		panic(http.ErrAbortHandler)
+	}
 	if r.Header.Get("Authorization") != "Bearer "+testToken {
 		refuse(w, http.StatusUnauthorized, "Unauthorized", "no token")
 		return
@@ -64,6 +70,15 @@ func (n *fakeNode) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	n.serveStorage(w, r)
+}
+
+func (n *fakeNode) isDown(r *http.Request) bool {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.down && strings.HasPrefix(r.URL.Path, "/v1/storage/") {
+		n.missed++
+	}
+	return n.down
 }
 
 func refuse(w http.ResponseWriter, status int, title, detail string) {

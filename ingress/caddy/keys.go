@@ -47,6 +47,12 @@ func subjectOfKey(key string) (subject, bool) {
 	return subject{}, false
 }
 
+// isCertificate tells whether key is one of the files of a certificate: itself, its private key, or what is known of it.
+func isCertificate(key string) bool {
+	parts := strings.Split(key, "/")
+	return parts[0] == certificatesKey && len(parts) > 3
+}
+
 // subjectOfLock is the subject that the name of a lock names; false if it names none.
 func subjectOfLock(name string) (subject, bool) {
 	text, ok := strings.CutPrefix(name, issuanceLock)

@@ -68,6 +68,14 @@ func newLink(s settings, seed *table) *link {
 	return l
 }
 
+// hold takes a document over, and tells whether it is the first.
+func (l *link) hold(fresh *table) (first bool) {
+	if first = l.held.Swap(fresh) == nil; first {
+		firstDocuments.tell()
+	}
+	return first
+}
+
 // Destruct ends the poller. What holds the link still has the last document and can still reach the storage: an
 // issuance may outlive the configuration that it began under.
 func (l *link) Destruct() error {

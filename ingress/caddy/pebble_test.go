@@ -142,3 +142,53 @@ func TestAnAuthorityIsAskedOnceForAllIngressesOfAFleet(t *testing.T) {
 		}
 	})
 }
+
+// A written site is managed from the start on, and Caddy looks for its certificate only then.
+func TestAWrittenSiteIsServedOnceItsNodeComesWithoutAReloadAndWithoutAnOrder(t *testing.T) {
+	a, n := newAuthority(t), newFakeNode(t)
+	_, shop := backend(t, "shop")
+	n.serveDocument(documentOf(map[string]string{"a.shop.example": shop}, ""))
+	written := func() *stage {
+		s := newStage(t).issueFrom(a)
+		s.name = "a.shop.example"
+		s.issuer = strings.Replace(s.issuer, "on_demand\n", "", 1)
+		return s
+	}
+	served := func(s *stage) (serial string) {
+		eventually(t, "a handshake", func() (ok bool) {
+			got, err := s.shake("a.shop.example")
+			serial = got
+			return err == nil
+		})
+		return serial
+	}
+	s := written()
+	s.mustLoad(s.fleet(n, "main"), proxySite)
+	first := served(s)
+	if err := caddy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n.locked(func() { n.down = true })
+	s = written() // with an empty disk
+	s.mustLoad(s.fleet(n, "main"), proxySite)
+	eventually(t, "a look for the certificate while the node is down", func() (looked bool) {
+		n.locked(func() { looked = n.missed > 0 })
+		return looked
+	})
+	if _, err := s.shake("a.shop.example"); err == nil {
+		t.Error("it is served without its certificate")
+	}
+	n.locked(func() { n.down = false })
+	if serial := served(s); serial != first || a.orders.Load() != 1 {
+		t.Errorf("the certificate is %s and not %s, after %d orders", serial, first, a.orders.Load())
+	}
+	// A configuration that waits in vain neither keeps another from starting nor Caddy from stopping.
+	if err := caddy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n.locked(func() { n.down = true })
+	for range 2 {
+		s = written()
+		s.mustLoad(s.fleet(n, "main"), proxySite)
+	}
+}

@@ -85,7 +85,7 @@ func (p *poller) poll(ctx context.Context) {
 
 func (p *poller) takeOver(fresh *table) {
 	level := zap.DebugLevel
-	if p.link.held.Swap(fresh) == nil {
+	if p.link.hold(fresh) {
 		level = zap.InfoLevel
 	}
 	p.link.log().Log(level, "new routing document",

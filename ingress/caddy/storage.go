@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -24,6 +25,8 @@ type Storage struct {
 	Local string `json:"local,omitempty"`
 
 	app *App
+	// lifetime ends with the configuration.
+	lifetime <-chan struct{}
 }
 
 // CaddyModule says what this module is called.
@@ -37,13 +40,16 @@ func (s *Storage) Provision(ctx caddy.Context) (err error) {
 	if s.Local == "" {
 		s.Local = caddy.AppDataDir()
 	}
+	s.lifetime = ctx.Done()
 	s.app, err = appOf(ctx)
 	return err
 }
 
 // CertMagicStorage gives CertMagic its storage.
 func (s *Storage) CertMagicStorage() (certmagic.Storage, error) {
-	return newStorage(s.app.links, &certmagic.FileStorage{Path: s.Local}), nil
+	over := newStorage(s.app.links, &certmagic.FileStorage{Path: s.Local})
+	over.lifetime = s.lifetime
+	return over, nil
 }
 
 // UnmarshalCaddyfile reads
@@ -81,6 +87,10 @@ type localStorage interface {
 type storage struct {
 	links []*link
 	local localStorage
+	// lifetime ends with the configuration; nil if there is none.
+	lifetime <-chan struct{}
+	// retry is the first pause of a caller that has time while a node fails.
+	retry time.Duration
 
 	mutex sync.Mutex
 	// unlockers are the releases of the locks that are held; a document may change between Lock and Unlock.
@@ -88,7 +98,7 @@ type storage struct {
 }
 
 func newStorage(links []*link, local localStorage) *storage {
-	return &storage{links: links, local: local, unlockers: map[string]func(context.Context) error{}}
+	return &storage{links: links, local: local, retry: firstRetry, unlockers: map[string]func(context.Context) error{}}
 }
 
 // String is what the log shows of it.
@@ -132,8 +142,23 @@ func (s *storage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, erro
 	return read(ctx, s, "stat", key, s.local.Stat, (*remoteStorage).Stat)
 }
 
-// read is Load or Stat: from the fleet that names the subject of key, or else locally and then from any fleet.
+// read is Load or Stat. Only certificates are waited for: a caller who misses a staple or a challenge does without.
 func read[T any](ctx context.Context, s *storage, operation, key string,
+	local func(context.Context, string) (T, error),
+	remote func(*remoteStorage, context.Context, string) (T, error),
+) (value T, err error) {
+	if !isCertificate(key) {
+		return readOnce(ctx, s, operation, key, local, remote)
+	}
+	err = s.patiently(ctx, func() error {
+		value, err = readOnce(ctx, s, operation, key, local, remote)
+		return err
+	})
+	return value, err
+}
+
+// readOnce reads from the fleet that names the subject of key, or else locally and then from any fleet.
+func readOnce[T any](ctx context.Context, s *storage, operation, key string,
 	local func(context.Context, string) (T, error),
 	remote func(*remoteStorage, context.Context, string) (T, error),
 ) (T, error) {
@@ -210,6 +235,10 @@ func (s *storage) List(ctx context.Context, prefix string, recursive bool) ([]st
 
 // Lock waits for a lock.
 func (s *storage) Lock(ctx context.Context, name string) error {
+	return s.patiently(ctx, func() error { return s.lockOnce(ctx, name) })
+}
+
+func (s *storage) lockOnce(ctx context.Context, name string) error {
 	where, remote := s.homeOfSubject(subjectOfLock(name))
 	switch where {
 	case homeFleet:
