@@ -20,8 +20,11 @@ const (
 	largestProblem = 64 << 10
 	// mostIdle is how many connections to the node stay open: the poller's, and a few for parallel issuances.
 	mostIdle = 8
-	// idleTimeout closes connections that storage needed once; the poller's is used again long before.
-	idleTimeout = 60 * time.Second
+	// nodeIdleTimeout is how long a node keeps a connection that is not used.
+	nodeIdleTimeout = 30 * time.Second
+	// idleTimeout closes connections before the node does: a write that is sent on one that the node closes in that moment
+	// fails, as Go does not repeat it.
+	idleTimeout = nodeIdleTimeout - 10*time.Second
 	// dialTimeout is as long as a dead node may cost before it is reported; on one machine a connection takes no time.
 	dialTimeout = 3 * time.Second
 )

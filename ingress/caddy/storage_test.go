@@ -294,6 +294,16 @@ func TestARequestEndsWithTheStorageTimeout(t *testing.T) {
 	}
 }
 
+// Go repeats no PUT, POST or DELETE that meets a connection that the node has just closed.
+func TestAnIdleConnectionIsClosedHereBeforeTheNodeClosesIt(t *testing.T) {
+	t.Parallel()
+	const nodeCloses = 30 * time.Second
+	transport := newNode(settings{}).client.Transport.(*http.Transport)
+	if idle := transport.IdleConnTimeout; idle <= 0 || idle > nodeCloses-5*time.Second {
+		t.Errorf("connections are kept for %s, and the node closes them after %s", idle, nodeCloses)
+	}
+}
+
 func TestKeysAreEncodedPerComponent(t *testing.T) {
 	t.Parallel()
 	n, ctx := newFakeNode(t), t.Context()
