@@ -27,6 +27,14 @@ type subject struct {
 	wildcard bool
 }
 
+// lock is the name of CertMagic's lock for issuing and renewing the certificate.
+func (of subject) lock() string {
+	if of.wildcard {
+		return issuanceLock + wildcardInLock + string(of.host)
+	}
+	return issuanceLock + string(of.host)
+}
+
 // subjectOfKey is the subject that a key names; false if it names none.
 func subjectOfKey(key string) (subject, bool) {
 	parts := strings.Split(key, "/")

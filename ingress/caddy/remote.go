@@ -122,16 +122,13 @@ func (r *remoteStorage) Load(ctx context.Context, key string) (value []byte, err
 	return value, nil
 }
 
-// Delete removes the key and everything beneath it. A key that is not there is no error.
-func (r *remoteStorage) Delete(ctx context.Context, key string) error {
+// remove removes the key and everything beneath it.
+func (r *remoteStorage) remove(ctx context.Context, key string) error {
 	target, err := objectTarget(key)
 	if err != nil {
 		return err
 	}
 	err = r.ask(ctx, http.MethodDelete, target, nil, nil, http.StatusNoContent, nil)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	return about("delete", key, err)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/certmagic"
+	"go.uber.org/zap"
 )
 
 func init() {
@@ -82,8 +84,8 @@ type localStorage interface {
 // storage is a certmagic.Storage over several fleets and a local directory.
 //
 // A subject that no document names is kept locally. Some fleet may still hold what it kept while it named the subject,
-// so reads that find nothing locally look there, without letting a fleet that does not answer stand in the way, and
-// deletes go everywhere.
+// so reads that find nothing locally look there, without letting a fleet that does not answer stand in the way. In the
+// same way a subject that is named may have been kept locally before. Deletes go where a read would find the value.
 type storage struct {
 	links []*link
 	local localStorage
@@ -93,12 +95,21 @@ type storage struct {
 	retry time.Duration
 
 	mutex sync.Mutex
-	// unlockers are the releases of the locks that are held; a document may change between Lock and Unlock.
-	unlockers map[string]func(context.Context) error
+	// held are the places of the locks that are held, by their names.
+	held map[string]place
+	// pinned are the places of the subjects whose issuance lock is held. A document may change between Lock and Unlock, and
+	// must not part a private key from its certificate.
+	pinned map[subject]place
+}
+
+// place is where the keys of a subject are; remote is nil unless that is a fleet.
+type place struct {
+	home   home
+	remote *remoteStorage
 }
 
 func newStorage(links []*link, local localStorage) *storage {
-	return &storage{links: links, local: local, retry: firstRetry, unlockers: map[string]func(context.Context) error{}}
+	return &storage{links: links, local: local, retry: firstRetry, held: map[string]place{}, pinned: map[subject]place{}}
 }
 
 // String is what the log shows of it.
@@ -106,25 +117,34 @@ func (s *storage) String() string {
 	return fmt.Sprintf("scafo, %d fleets, and %v", len(s.links), s.local)
 }
 
-// home is homeOf for the subject of key, and homeLocal for a key without one.
-func (s *storage) home(key string) (home, *remoteStorage) {
+// home is the place for the subject of key, and this disk for a key without one.
+func (s *storage) home(key string) place {
 	of, ok := subjectOfKey(key)
 	return s.homeOfSubject(of, ok)
 }
 
-func (s *storage) homeOfSubject(of subject, named bool) (home, *remoteStorage) {
+func (s *storage) homeOfSubject(of subject, named bool) place {
 	if !named {
-		return homeLocal, nil
+		return place{home: homeLocal}
+	}
+	s.mutex.Lock()
+	at, ok := s.pinned[of]
+	s.mutex.Unlock()
+	if ok {
+		return at
 	}
 	where, i := homeOf(knownOf(s.links), of)
-	return where, s.links[i].storage
+	if where != homeFleet {
+		return place{home: where}
+	}
+	return place{where, s.links[i].storage}
 }
 
 // Store writes value.
 func (s *storage) Store(ctx context.Context, key string, value []byte) error {
-	switch where, remote := s.home(key); where {
+	switch at := s.home(key); at.home {
 	case homeFleet:
-		return remote.Store(ctx, key, value)
+		return at.remote.Store(ctx, key, value)
 	case homeLocal:
 		return s.local.Store(ctx, key, value)
 	default:
@@ -157,14 +177,21 @@ func read[T any](ctx context.Context, s *storage, operation, key string,
 	return value, err
 }
 
-// readOnce reads from the fleet that names the subject of key, or else locally and then from any fleet.
+// readOnce reads from the fleet that names the subject of key and then locally, or else locally and then from any fleet.
 func readOnce[T any](ctx context.Context, s *storage, operation, key string,
 	local func(context.Context, string) (T, error),
 	remote func(*remoteStorage, context.Context, string) (T, error),
 ) (T, error) {
-	where, fleet := s.home(key)
-	if where == homeFleet {
-		return remote(fleet, ctx, key)
+	at := s.home(key)
+	if at.home == homeFleet {
+		value, err := remote(at.remote, ctx, key)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return value, err
+		}
+		if here, failed := local(ctx, key); failed == nil && s.moveUp(ctx, at.remote, key) {
+			return here, nil
+		}
+		return value, err
 	}
 	value, err := local(ctx, key)
 	if _, named := subjectOfKey(key); err == nil || !named || !errors.Is(err, fs.ErrNotExist) {
@@ -175,10 +202,61 @@ func readOnce[T any](ctx context.Context, s *storage, operation, key string,
 			return elsewhere, nil
 		}
 	}
-	if where == homeUnknown {
+	if at.home == homeUnknown {
 		return value, about(operation, key, errHomeUnknown)
 	}
 	return value, err
+}
+
+// moveUp moves the certificate that key is a file of to the fleet that names its subject by now, so that all ingresses of
+// the fleet have it. False if it must not be read here: a certificate of that subject is being issued, or has been, and
+// its files must not be mixed with those here. Whatever is no file of a certificate is read where it is, and so is one
+// that cannot be moved now.
+func (s *storage) moveUp(ctx context.Context, to *remoteStorage, key string) bool {
+	of, named := subjectOfKey(key)
+	if !named || !isCertificate(key) {
+		return true
+	}
+	lock := of.lock()
+	got, err := to.locks.try(ctx, lock)
+	if err != nil {
+		return true
+	}
+	if !got {
+		return false
+	}
+	defer func() {
+		// The release is tried once: a lock without signs of life is free again after a while.
+		if err := to.locks.unlock(context.WithoutCancel(ctx), lock); err != nil {
+			to.log().Warn("the lock of a certificate that moved to the fleet is not released", zap.String("lock", lock), zap.Error(err))
+		}
+	}()
+	if _, err := to.Stat(ctx, key); !errors.Is(err, fs.ErrNotExist) {
+		return err != nil
+	}
+	site := path.Dir(key)
+	files, err := s.local.List(ctx, site, true)
+	for _, file := range files {
+		if err == nil {
+			err = s.copyUp(ctx, to, file)
+		}
+	}
+	if err == nil {
+		// What stays would be read first, and be out of date, when nobody names the subject any more.
+		err = s.local.Delete(ctx, site)
+	}
+	if err != nil {
+		to.log().Warn("a certificate on this disk cannot be moved to the fleet", zap.String("key", site), zap.Error(err))
+	}
+	return true
+}
+
+func (s *storage) copyUp(ctx context.Context, to *remoteStorage, file string) error {
+	value, err := s.local.Load(ctx, file)
+	if err != nil {
+		return err
+	}
+	return to.Store(ctx, file, value)
 }
 
 // Exists tells whether key is there as a value or as a prefix.
@@ -187,15 +265,33 @@ func (s *storage) Exists(ctx context.Context, key string) bool {
 	return err == nil
 }
 
-// Delete removes key and everything beneath it.
+// Delete removes key and everything beneath it, where a read would find it. Other copies stay: an old one must not take a
+// newer one with it.
 func (s *storage) Delete(ctx context.Context, key string) error {
-	if where, remote := s.home(key); where == homeFleet {
-		return remote.Delete(ctx, key)
+	at := s.home(key)
+	if at.home == homeFleet {
+		if err := at.remote.remove(ctx, key); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return s.local.Delete(ctx, key)
+	}
+	_, named := subjectOfKey(key)
+	if !named && !isSpread(key) {
+		return s.local.Delete(ctx, key)
+	}
+	if named {
+		if _, err := s.local.Stat(ctx, key); !errors.Is(err, fs.ErrNotExist) {
+			return s.local.Delete(ctx, key)
+		}
 	}
 	failures := []error{s.local.Delete(ctx, key)}
-	if _, named := subjectOfKey(key); named || isSpread(key) {
-		for _, l := range s.links {
-			failures = append(failures, l.storage.Delete(ctx, key))
+	for _, l := range s.links {
+		failed := l.storage.remove(ctx, key)
+		if failed == nil && named {
+			return nil
+		}
+		if !errors.Is(failed, fs.ErrNotExist) {
+			failures = append(failures, failed)
 		}
 	}
 	return errors.Join(failures...)
@@ -204,9 +300,14 @@ func (s *storage) Delete(ctx context.Context, key string) error {
 // List names the keys under prefix. Under a prefix that several subjects share, all fleets have to answer: a listing
 // that lacks a fleet would look like one whose certificates are gone.
 func (s *storage) List(ctx context.Context, prefix string, recursive bool) ([]string, error) {
-	where, remote := s.home(prefix)
-	if where == homeFleet {
-		return remote.List(ctx, prefix, recursive)
+	if at := s.home(prefix); at.home == homeFleet {
+		keys, err := at.remote.List(ctx, prefix, recursive)
+		if errors.Is(err, fs.ErrNotExist) {
+			if here, failed := s.local.List(ctx, prefix, recursive); failed == nil && len(here) > 0 {
+				return here, nil
+			}
+		}
+		return keys, err
 	}
 	keys, err := s.local.List(ctx, prefix, recursive)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -239,70 +340,77 @@ func (s *storage) Lock(ctx context.Context, name string) error {
 }
 
 func (s *storage) lockOnce(ctx context.Context, name string) error {
-	where, remote := s.homeOfSubject(subjectOfLock(name))
-	switch where {
+	at := s.homeOfSubject(subjectOfLock(name))
+	var err error
+	switch at.home {
 	case homeFleet:
-		if err := remote.locks.lock(ctx, name); err != nil {
-			return err
-		}
-		s.remember(name, func(ctx context.Context) error { return remote.locks.unlock(ctx, name) })
+		err = at.remote.locks.lock(ctx, name)
 	case homeLocal:
-		if err := s.local.Lock(ctx, name); err != nil {
-			return err
-		}
-		s.remember(name, func(ctx context.Context) error { return s.local.Unlock(ctx, name) })
+		err = s.local.Lock(ctx, name)
 	default:
-		return about("lock", name, errHomeUnknown)
+		err = about("lock", name, errHomeUnknown)
 	}
-	return nil
+	if err == nil {
+		s.hold(name, at)
+	}
+	return err
 }
 
 // TryLock takes a lock if it is free.
-func (s *storage) TryLock(ctx context.Context, name string) (bool, error) {
-	where, remote := s.homeOfSubject(subjectOfLock(name))
-	var got bool
-	var err error
-	switch where {
+func (s *storage) TryLock(ctx context.Context, name string) (got bool, err error) {
+	at := s.homeOfSubject(subjectOfLock(name))
+	switch at.home {
 	case homeFleet:
-		if got, err = remote.locks.try(ctx, name); got {
-			s.remember(name, func(ctx context.Context) error { return remote.locks.unlock(ctx, name) })
-		}
+		got, err = at.remote.locks.try(ctx, name)
 	case homeLocal:
-		if got, err = s.local.TryLock(ctx, name); got {
-			s.remember(name, func(ctx context.Context) error { return s.local.Unlock(ctx, name) })
-		}
+		got, err = s.local.TryLock(ctx, name)
 	default:
 		err = about("lock", name, errHomeUnknown)
+	}
+	if got {
+		s.hold(name, at)
 	}
 	return got, err
 }
 
 // Unlock releases a lock where it was taken. If that fails it may be tried again.
 func (s *storage) Unlock(ctx context.Context, name string) error {
-	s.mutex.Lock()
-	unlock := s.unlockers[name]
-	s.mutex.Unlock()
-	if unlock == nil {
+	// Forgotten before it is released: whoever gets it next is remembered after that.
+	at, ok := s.letGo(name)
+	if !ok {
 		return fmt.Errorf("unlock %s: it is not held here", name)
 	}
-	// Forgotten before it is released: whoever gets it next is remembered after that.
-	s.remember(name, nil)
-	err := unlock(ctx)
+	var err error
+	if at.home == homeFleet {
+		err = at.remote.locks.unlock(ctx, name)
+	} else {
+		err = s.local.Unlock(ctx, name)
+	}
 	if err != nil {
-		s.remember(name, unlock)
+		s.hold(name, at)
 	}
 	return err
 }
 
-// remember keeps how name is released; nil forgets it.
-func (s *storage) remember(name string, unlock func(context.Context) error) {
+// hold remembers where a lock was taken, and keeps the keys of its subject there.
+func (s *storage) hold(name string, at place) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if unlock == nil {
-		delete(s.unlockers, name)
-		return
+	s.held[name] = at
+	if of, ok := subjectOfLock(name); ok {
+		s.pinned[of] = at
 	}
-	s.unlockers[name] = unlock
+}
+
+func (s *storage) letGo(name string) (at place, ok bool) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	at, ok = s.held[name]
+	delete(s.held, name)
+	if of, named := subjectOfLock(name); named {
+		delete(s.pinned, of)
+	}
+	return at, ok
 }
 
 var (

@@ -3,9 +3,15 @@ package scafo
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -291,6 +297,154 @@ func TestARequestEndsWithTheStorageTimeout(t *testing.T) {
 	_, err := newRemoteStorage(s, newNode(s)).Load(t.Context(), ourKey)
 	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+var filesOfOurs = []string{
+	"certificates/ca/a.x.example/a.x.example.key", ourKey, "certificates/ca/a.x.example/a.x.example.json",
+}
+
+func expectFiles(t *testing.T, s *storage, value string) {
+	t.Helper()
+	for _, key := range filesOfOurs {
+		if got, err := s.Load(t.Context(), key); err != nil || string(got) != value {
+			t.Errorf("%s is %q: %v", key, got, err)
+		}
+	}
+}
+
+func TestWhatIsStoredUnderAnIssuanceLockStaysTogetherAlthoughTheDocumentChanges(t *testing.T) {
+	t.Parallel()
+	named, unnamed := documentOf(map[string]string{"a.x.example": "127.0.0.1:1"}, ""), documentOf(nil, "")
+	for what, documents := range map[string][3]string{
+		"it leaves the document and comes back": {named, unnamed, named}, "it comes into the document": {unnamed, named, named},
+	} {
+		n, ctx := newFakeNode(t), t.Context()
+		l := linkTo(t, n, "a", documents[0])
+		s := newStorage([]*link{l}, &certmagic.FileStorage{Path: t.TempDir()})
+		if err := s.Lock(ctx, lockName); err != nil {
+			t.Fatal(err)
+		}
+		for i, key := range filesOfOurs {
+			if err := s.Store(ctx, key, []byte("v")); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				l.hold(tableOf(t, documents[1]))
+			}
+		}
+		if keys := n.keys(); len(keys) != 0 && len(keys) != len(filesOfOurs) {
+			t.Error(what, "and the fleet has only", keys)
+		}
+		expectFiles(t, s, "v")
+		if err := s.Unlock(ctx, lockName); err != nil {
+			t.Fatal(what, err)
+		}
+		l.hold(tableOf(t, documents[2]))
+		// Where it was stored on this disk it is moved, and then an ingress with an empty disk has it too.
+		expectFiles(t, s, "v")
+		expectFiles(t, storageOver(t, n), "v")
+		n.locked(func() {
+			if len(n.locks) != 0 || len(s.pinned) != 0 || len(s.held) != 0 {
+				t.Error(what, "and something is still held:", n.locks, s.pinned, s.held)
+			}
+		})
+	}
+}
+
+func TestACertificateFromBeforeItsNameWasServedMovesToTheFleetAsAWhole(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	l := linkTo(t, n, "a", documentOf(nil, ""))
+	s := newStorage([]*link{l}, &certmagic.FileStorage{Path: t.TempDir()})
+	staple := "ocsp/a.x.example-1f2e"
+	for _, key := range append([]string{staple}, filesOfOurs...) {
+		if err := s.Store(ctx, key, []byte("old")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.hold(tableOf(t, documentOf(map[string]string{"a.x.example": "127.0.0.1:1"}, "")))
+	site := "certificates/ca/a.x.example"
+	if keys, err := s.List(ctx, site, false); err != nil || len(keys) != 3 {
+		t.Error(keys, err)
+	}
+	// While somebody issues it anew, the files here must not be mixed with theirs.
+	n.locked(func() { n.locks[lockName] = "somebody" })
+	if _, err := s.Load(ctx, ourKey); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("it is read beside an issuance:", err)
+	}
+	n.locked(func() { delete(n.locks, lockName) })
+	// A node that takes no writes keeps nobody from serving what is here.
+	n.locked(func() {
+		n.fail = func(r *http.Request) (status int) {
+			if r.Method == http.MethodPut {
+				status = http.StatusServiceUnavailable
+			}
+			return status
+		}
+	})
+	expectFiles(t, s, "old")
+	n.locked(func() { n.fail = nil })
+	expectFiles(t, s, "old")
+	if _, err := s.local.Stat(ctx, site); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("there are two copies now:", err)
+	}
+	if got, err := s.Load(ctx, staple); err != nil || string(got) != "old" {
+		t.Error("the staple:", err)
+	}
+	expectFiles(t, storageOver(t, n), "old")
+	if len(n.keys()) != 3 || len(n.locks) != 0 {
+		t.Error(n.keys(), n.locks)
+	}
+}
+
+// expiring is a certificate in PEM that ends at the time given.
+func expiring(t *testing.T, end time.Time) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: end.Add(-time.Hour), NotAfter: end}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func TestCleaningAnExpiredCopyLeavesTheNewerOneElsewhere(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	s := newStorage([]*link{linkTo(t, n, "a", documentOf(nil, ""))}, &certmagic.FileStorage{Path: t.TempDir()})
+	old, fresh := expiring(t, time.Now().AddDate(0, -2, 0)), expiring(t, time.Now().AddDate(0, 2, 0))
+	for _, key := range filesOfOurs {
+		if err := s.local.Store(ctx, key, old); err != nil {
+			t.Fatal(err)
+		}
+		n.objects[key] = fakeObject{value: fresh}
+	}
+	clean := func() {
+		t.Helper()
+		options := certmagic.CleanStorageOptions{Logger: zap.NewNop(), OCSPStaples: true, ExpiredCerts: true}
+		if err := certmagic.CleanStorage(ctx, s, options); err != nil {
+			t.Fatal(err)
+		}
+	}
+	clean()
+	if _, err := s.local.Stat(ctx, ourKey); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the expired copy is still there:", err)
+	}
+	expectFiles(t, s, string(fresh))
+	// When it has expired too, it goes as well.
+	n.locked(func() {
+		for _, key := range filesOfOurs {
+			n.objects[key] = fakeObject{value: old}
+		}
+	})
+	clean()
+	if keys := n.keys(); len(keys) != 0 {
+		t.Error("the fleet still holds", keys)
 	}
 }
 
