@@ -1,6 +1,8 @@
 //! New deployments in a running node.
 
 use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -73,6 +75,40 @@ fn no_request_fails_while_a_deployment_without_state_is_taken() {
     assert_eq!(node.get("/").body, "four");
     eventually("the old ones have ended", || (node.state()["deployment"]["draining"] == json!([])).then_some(()));
     eventually("one workerd is left", || (node.children("workerd").len() == 1).then_some(()));
+}
+
+/// Streams for ever, and keeps a WebSocket open.
+const ENDLESS: &str = r#"
+export default {
+  fetch(request) {
+    if (request.headers.get("upgrade") === "websocket") {
+      const [client, server] = Object.values(new WebSocketPair());
+      server.accept();
+      return new Response(null, { status: 101, webSocket: client });
+    }
+    const piece = new TextEncoder().encode("x");
+    const pull = async (to) => { await scheduler.wait(20); to.enqueue(piece); };
+    return new Response(new ReadableStream({ pull }));
+  },
+};"#;
+
+#[test]
+fn what_never_ends_keeps_an_old_deployment_no_longer_than_its_greatest_age() {
+    let world = World::new();
+    world.deploy(&world.project(ENDLESS, ""));
+    let node = world.node(&[("CELLD_DEPLOY_MAX_AGE_S", "1")]);
+    let mut stream = TcpStream::connect(node.public()).unwrap();
+    write!(stream, "GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n").unwrap();
+    let mut head = [0; 16];
+    stream.read_exact(&mut head).unwrap();
+    let mut socket = join(&node, "/");
+    world.deploy(&world.worker("two"));
+    assert_eq!(node.reload().json()["outcome"], "adopted");
+    eventually("the stream is cut", || matches!(stream.read(&mut [0; 1024]), Ok(0) | Err(_)).then_some(()));
+    assert!(socket.read().is_err(), "so is the WebSocket");
+    eventually("the old one has ended", || (node.state()["deployment"]["draining"] == json!([])).then_some(()));
+    eventually("one workerd is left", || (node.children("workerd").len() == 1).then_some(()));
+    assert_eq!(node.get("/").body, "two");
 }
 
 #[test]

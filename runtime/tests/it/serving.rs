@@ -300,3 +300,28 @@ fn commonjs_packages_may_require_modules_of_node() {
     let node = world.node(&[]);
     assert_eq!(node.get("/").body, "a/b");
 }
+
+const ALARMING: &str = r#"
+import { DurableObject } from "cloudflare:workers";
+export class Clock extends DurableObject {
+  async fetch() {
+    const rang = (await this.ctx.storage.get("rang")) ?? 0;
+    if (!rang && (await this.ctx.storage.getAlarm()) === null) await this.ctx.storage.setAlarm(Date.now() + 100);
+    return new Response(String(rang));
+  }
+  async alarm() {
+    await this.ctx.storage.put("rang", 1);
+  }
+}
+export default { fetch(request, env) { return env.CLOCK.getByName("one").fetch(request); } };"#;
+
+#[test]
+fn an_alarm_rings_while_the_node_runs() {
+    let world = World::new();
+    let settings = r#", "durable_objects": { "bindings": [{ "name": "CLOCK", "class_name": "Clock" }] },
+        "migrations": [{ "tag": "v1", "new_sqlite_classes": ["Clock"] }]"#;
+    world.deploy(&world.project(ALARMING, settings));
+    let node = world.node(&[]);
+    assert_eq!(node.get("/").body, "0");
+    eventually("it has rung", || (node.get("/").body == "1").then_some(()));
+}

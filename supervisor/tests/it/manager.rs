@@ -122,7 +122,7 @@ fn a_killed_supervisor_refuses_no_connection_under_a_service_manager() {
     let address = ready.api_listen[0];
     assert!(ask(address).unwrap().starts_with("HTTP/1.1 200"));
     manager.is_told("READY=1");
-    assert_eq!(manager.heard.lock().unwrap().kept.len(), 9);
+    assert_eq!(manager.heard.lock().unwrap().kept.len(), 10);
     first.signal(Signal::SIGKILL);
     first.ended();
     until("the daemons to end", || (!alive(ready.pids.apiserver)).then_some(()));
@@ -134,7 +134,7 @@ fn a_killed_supervisor_refuses_no_connection_under_a_service_manager() {
     assert_eq!((again.api_listen, again.ingress, again.bucket), (ready.api_listen, ready.ingress, ready.bucket));
     assert!(waiting.join().unwrap().unwrap().starts_with("HTTP/1.1 200"));
     let heard = manager.heard.lock().unwrap();
-    assert_eq!(heard.said.iter().filter(|line| *line == "FDSTORE=1").count(), 9, "taken back, not bound anew");
+    assert_eq!(heard.said.iter().filter(|line| *line == "FDSTORE=1").count(), 10, "taken back, not bound anew");
     assert!(!heard.said.iter().any(|line| line == "FDSTOREREMOVE=1"), "{:?}", heard.said);
 }
 
