@@ -107,7 +107,7 @@ uml_tools() {
     local dir
     dir=$(mktemp -d)
     if ! (cd "$dir" && { apt-get download -qq user-mode-linux || { apt-get update -qq && apt-get download -qq user-mode-linux; }; } &&
-        dpkg-deb -x user-mode-linux_*.deb . && install -D -m 0755 usr/bin/linux.uml "$tools/bin/linux.uml") >&2; then
+        dpkg-deb -x user-mode-linux_*.deb . && command install -D -m 0755 usr/bin/linux.uml "$tools/bin/linux.uml") >&2; then
         echo "warning: no User-mode Linux; what needs its control groups will not be tried" >&2
     fi
     rm -rf "$dir"
