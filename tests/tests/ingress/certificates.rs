@@ -234,6 +234,8 @@ async fn traefik_gets_the_certificates_that_its_routers_ask_for_and_none_for_a_w
 async fn ingresses_at_rest_ask_the_bucket_for_nothing() {
     drop(scafo_tests::load::client());
     let (certificates, rest) = if crate::long() { (1000, 300) } else { (80, 10) };
+    let patience = HANDSHAKE_LIMIT.max(Duration::from_secs(certificates));
+    let certificates = usize::try_from(certificates).unwrap();
     let fleet = Fleet::new(&[&PATIENT[..], &[("SCAFO_PLATFORM_DOMAINS", "fleet.example")]].concat()).await;
     let proxy = FaultProxy::start(fleet.store.access(), 1).await.unwrap();
     let node = fleet.node_with("vps-a", &[("SCAFO_BUCKET_ENDPOINT", proxy.endpoint())]).await;
@@ -252,7 +254,7 @@ async fn ingresses_at_rest_ask_the_bucket_for_nothing() {
         caddy.until_answered(name, "/", 200, "the shop", LIMIT).await;
         assert!(shown(caddy.https(), name).await.is_some(), "{}", caddy.log());
         // Each looks once through what is stored for what has expired; one does it, and the others see that it has been done.
-        wait::until("the first look through the storage", HANDSHAKE_LIMIT, || async {
+        wait::until("the first look through the storage", patience, || async {
             caddy.log().contains("finished cleaning storage units").then_some(())
         })
         .await;
