@@ -181,7 +181,14 @@ pub(super) async fn settle(sim: &Arc<Sim>, machine: usize, nodes: usize) -> Resu
     }
     let claimed = sim.ledger().claimed.clone();
     for (name, host) in claimed {
-        match registry.claim_domain(&claim(&name, &host, false), &[]).await {
+        let claim = claim(&name, &host, false);
+        let mut claimed = registry.claim_domain(&claim, &[]).await;
+        if matches!(&claimed, Err(problem) if problem.code == ProblemCode::CasConflict) {
+            // Another one's claim was withdrawn a moment ago, for good in two minutes: so the answer says.
+            sleep(Duration::from_mins(2)).await;
+            claimed = registry.claim_domain(&claim, &[]).await;
+        }
+        match claimed {
             Ok(_) => {}
             Err(problem) if problem.code == ProblemCode::ReferenceHeld => {}
             Err(problem) => return Err(told(problem)),
