@@ -29,7 +29,8 @@ const (
 )
 
 // remoteStorage is the storage protocol, version 1, against one node. It tries nothing twice but a lock that is taken:
-// the node is on this machine, so a failure is a fault to report (storage.patiently is for who cannot live with one). Its methods answer as certmagic.Storage asks for.
+// the node is on this machine, so a failure is a fault to report (storage.patiently is for who cannot live with one). Its
+// methods answer as certmagic.Storage asks for.
 type remoteStorage struct {
 	fleet   string
 	node    *node

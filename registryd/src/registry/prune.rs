@@ -2,8 +2,8 @@
 //!
 //! Kept true: nothing goes that a kept deployment names, and nothing that is younger than asked for. celld shares the files of
 //! assets between deployments and leaves out of an upload what is there already, so nobody may deploy meanwhile: deploys have to
-//! be frozen, and the freeze that stood at the beginning is looked for again before each batch that goes. What is read here is celld's own and may change with its releases; where something is not as expected nothing is
-//! removed at all.
+//! be frozen, and the freeze that stood at the beginning is looked for again before each batch that goes. What is read here is celld's
+//! own and may change with its releases; where something is not as expected nothing is removed at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
