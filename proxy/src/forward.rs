@@ -119,13 +119,18 @@ impl<B: ProxyBody> Forwarder<B> {
     }
 
     #[cfg(test)]
+    pub(crate) fn is_patient(&self, upstream: &Upstream) -> bool {
+        self.pool.is_patient(upstream)
+    }
+
+    #[cfg(test)]
     pub(crate) async fn until_idle(&self, upstream: &Upstream) {
         crate::testing::eventually("a connection is idle", || self.pool.has_idle(upstream)).await;
     }
 
     async fn connect(&self, upstream: &Upstream) -> io::Result<Link<B>> {
-        let io = timeout(self.limits.connect, upstream.dial()).await??;
-        self.pool.adopt(upstream, io).await.map_err(io::Error::other)
+        let dialled = timeout(self.limits.connect, upstream.dial()).await??;
+        self.pool.adopt(upstream, dialled).await.map_err(io::Error::other)
     }
 
     /// Sends the request on one connection and waits for the response head.
@@ -136,6 +141,7 @@ impl<B: ProxyBody> Forwarder<B> {
     ) -> Result<(Response<Incoming>, Kept<B>), Failure<B>> {
         let progress = Arc::new(Progress::default());
         let has_body = outbound.has_body();
+        link.patience.set(has_body || outbound.is_upgrade());
         let (message, kept) = outbound.split(&progress);
         let head = link.sender.try_send_request(message);
         let answer = match self.limits.response_head {

@@ -38,6 +38,7 @@ mod forward;
 pub mod headers;
 mod outbound;
 mod pool;
+mod socket;
 mod tunnel;
 mod upstream;
 

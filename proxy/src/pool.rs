@@ -22,12 +22,15 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     outbound::{ProxyBody, Wire},
+    socket::Patience,
     upstream::{Io, Upstream},
 };
 
 /// The right to send one request at a time on one connection.
 pub(crate) struct Link<B> {
     pub(crate) sender: http1::SendRequest<Wire<B>>,
+    /// What the kernel is to put up with for the request that is sent.
+    pub(crate) patience: Patience,
     id: u64,
     idle_since: Instant,
     task: mpsc::Sender<Link<B>>,
@@ -73,13 +76,17 @@ impl<B: ProxyBody> Pool<B> {
     ///
     /// The task ends with its connection: when the upstream closes it, when its link is dropped, or when it has been
     /// idle for too long. It holds no reference to the pool that would keep the pool alive.
-    pub(crate) async fn adopt(self: &Arc<Self>, upstream: &Upstream, io: Io) -> hyper::Result<Link<B>> {
+    pub(crate) async fn adopt(
+        self: &Arc<Self>,
+        upstream: &Upstream,
+        (io, patience): (Io, Patience),
+    ) -> hyper::Result<Link<B>> {
         let (sender, connection) = http1::Builder::new().handshake(io).await?;
         let (task, returned) = mpsc::channel(1);
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let home = Home { pool: Arc::downgrade(self), upstream: upstream.clone(), id, idle_timeout: self.idle_timeout };
         self.tasks.spawn(home.drive(connection.with_upgrades(), returned));
-        Ok(Link { sender, id, idle_since: Instant::now(), task })
+        Ok(Link { sender, patience, id, idle_since: Instant::now(), task })
     }
 
     /// Closes every idle connection to `upstream`: one of them turned out to be dead, so the others probably are.
@@ -116,6 +123,11 @@ impl<B: ProxyBody> Pool<B> {
     #[cfg(test)]
     pub(crate) fn has_idle(&self, upstream: &Upstream) -> bool {
         self.idle().get(upstream).is_some_and(|links| !links.is_empty())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_patient(&self, upstream: &Upstream) -> bool {
+        self.idle()[upstream].iter().any(|link| link.patience.is_needed())
     }
 
     #[cfg(test)]

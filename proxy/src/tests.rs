@@ -258,6 +258,18 @@ async fn an_unused_connection_is_closed_after_its_time() {
 }
 
 #[tokio::test]
+async fn only_a_request_with_a_body_may_stay_unread_on_its_connection() {
+    let server = serve(describe).await;
+    let (forwarder, upstream) = (forwarder(), server.upstream());
+    for (method, body, patient) in [("GET", "", false), ("PUT", "abc", true), ("POST", "", false)] {
+        let response = forwarder.forward(&upstream, request(method, full(body)), &Tunnels::new(1)).await.unwrap();
+        text(response).await;
+        forwarder.until_idle(&upstream).await;
+        assert_eq!(forwarder.is_patient(&upstream), patient, "{method}");
+    }
+}
+
+#[tokio::test]
 async fn no_response_head_in_time_is_a_failure_of_its_own() {
     let (_hold, held) = watch::channel(());
     let server = raw(move |_, stream| {

@@ -6,16 +6,16 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
-    time::Duration,
 };
 
 use hyper_util::rt::TokioIo;
-use rustix::net::sockopt;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_util::either::Either;
 
+use crate::socket::{Patience, Socket};
+
 /// A connection to an upstream, as hyper wants it.
-pub(crate) type Io = TokioIo<Either<TcpStream, UnixStream>>;
+pub(crate) type Io = TokioIo<Either<Socket, UnixStream>>;
 
 /// One place that answers HTTP/1.1. Cheap to clone; equal values share their idle connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,26 +35,16 @@ impl Upstream {
     }
 
     /// Opens a connection. The caller sets the deadline; dropping the future gives the attempt up.
-    pub(crate) async fn dial(&self) -> io::Result<Io> {
+    pub(crate) async fn dial(&self) -> io::Result<(Io, Patience)> {
+        let patience = Patience::default();
+        let tcp = |stream| Socket::new(stream, patience.clone()).map(Either::Left);
         let stream = match self {
-            Self::Address(address) => Either::Left(prepared(TcpStream::connect(address).await?)?),
-            Self::Name(name) => Either::Left(prepared(TcpStream::connect(&**name).await?)?),
+            Self::Address(address) => tcp(TcpStream::connect(address).await?)?,
+            Self::Name(name) => tcp(TcpStream::connect(&**name).await?)?,
             Self::Unix(path) => Either::Right(UnixStream::connect(path).await?),
         };
-        Ok(TokioIo::new(stream))
+        Ok((TokioIo::new(stream), patience))
     }
-}
-
-/// When the kernel starts to ask a silent upstream for a sign of life. A machine that vanished without a word is noticed
-/// after this and the kernel's own nine probes, also in the middle of a stream that has nothing to say.
-const TCP_KEEPALIVE: Duration = Duration::from_secs(60);
-
-/// A proxy writes whole messages, so waiting for more (Nagle) would only add latency.
-fn prepared(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(&stream, true)?;
-    sockopt::set_tcp_keepidle(&stream, TCP_KEEPALIVE)?;
-    Ok(stream)
 }
 
 impl From<SocketAddr> for Upstream {
