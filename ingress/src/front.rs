@@ -191,8 +191,7 @@ impl Front {
             };
             let kind = failure.kind();
             self.figures.failed(kind);
-            let at_fault = matches!(kind, FailureKind::Connect | FailureKind::Broken);
-            let news = at_fault && self.marks.set(upstream, Instant::now());
+            let news = kind.is_upstream_gone() && self.marks.set(upstream, Instant::now());
             log(target, upstream, &failure, news);
             match kind {
                 FailureKind::Connect | FailureKind::Broken => {}

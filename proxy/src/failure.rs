@@ -34,6 +34,14 @@ impl FailureKind {
         }
     }
 
+    /// Did the connection fail, so that the upstream may be gone? Else it still serves others.
+    pub const fn is_upstream_gone(self) -> bool {
+        match self {
+            Self::Connect | Self::Broken => true,
+            Self::HeadDeadline | Self::BadResponse | Self::RequestBody | Self::TunnelLimit => false,
+        }
+    }
+
     const fn sentence(self) -> &'static str {
         match self {
             Self::Connect => "no connection to the upstream",

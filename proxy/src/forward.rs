@@ -100,7 +100,9 @@ impl<B: ProxyBody> Forwarder<B> {
             Some(link) => match self.attempt(link, outbound).await {
                 Ok((response, kept)) => return finish(response, kept, place),
                 Err(failure) => {
-                    self.pool.forget(upstream);
+                    if failure.kind().is_upstream_gone() {
+                        self.pool.forget(upstream);
+                    }
                     failure.try_into_outbound()?
                 }
             },
@@ -124,8 +126,13 @@ impl<B: ProxyBody> Forwarder<B> {
     }
 
     #[cfg(test)]
+    pub(crate) fn idle_connections(&self, upstream: &Upstream) -> usize {
+        self.pool.idle_connections(upstream)
+    }
+
+    #[cfg(test)]
     pub(crate) async fn until_idle(&self, upstream: &Upstream) {
-        crate::testing::eventually("a connection is idle", || self.pool.has_idle(upstream)).await;
+        crate::testing::eventually("a connection is idle", || self.idle_connections(upstream) > 0).await;
     }
 
     async fn connect(&self, upstream: &Upstream) -> io::Result<Link<B>> {

@@ -121,8 +121,8 @@ impl<B: ProxyBody> Pool<B> {
     }
 
     #[cfg(test)]
-    pub(crate) fn has_idle(&self, upstream: &Upstream) -> bool {
-        self.idle().get(upstream).is_some_and(|links| !links.is_empty())
+    pub(crate) fn idle_connections(&self, upstream: &Upstream) -> usize {
+        self.idle().get(upstream).map_or(0, Vec::len)
     }
 
     #[cfg(test)]

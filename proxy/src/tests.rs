@@ -269,6 +269,26 @@ async fn only_a_request_with_a_body_may_stay_unread_on_its_connection() {
     }
 }
 
+/// A body that fails at once.
+fn failing() -> AnyBody {
+    let piece: Result<http_body::Frame<Bytes>, crate::BoxError> = Err("the client is gone".into());
+    BodyExt::boxed(http_body_util::StreamBody::new(futures_util::stream::iter([piece])))
+}
+
+#[tokio::test]
+async fn a_request_that_fails_by_itself_closes_no_connection_but_its_own() {
+    let server = serve(describe).await;
+    let (forwarder, upstream, tunnels) = (forwarder(), server.upstream(), Tunnels::new(1));
+    let get = || forwarder.forward(&upstream, request("GET", full("")), &tunnels);
+    let (one, other) = tokio::join!(get(), get());
+    text(one.unwrap()).await;
+    text(other.unwrap()).await;
+    eventually("both are idle", || forwarder.idle_connections(&upstream) == 2).await;
+    let failure = forwarder.forward(&upstream, request("PUT", failing()), &tunnels).await.unwrap_err();
+    assert_eq!(failure.kind(), FailureKind::RequestBody);
+    assert_eq!(forwarder.idle_connections(&upstream), 1);
+}
+
 #[tokio::test]
 async fn no_response_head_in_time_is_a_failure_of_its_own() {
     let (_hold, held) = watch::channel(());
