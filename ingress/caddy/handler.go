@@ -63,7 +63,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if a, ok := caddyhttp.GetVar(r.Context(), attemptsVar).(*attempts); ok {
 		if gaveNoAnswer(err) {
 			a.markLast()
-		} else if err == nil {
+		} else if err == nil && r.Context().Err() == nil {
+			// To a client that has gone Caddy answers 499 without an error, answered or not.
 			a.clearLast()
 		}
 	}

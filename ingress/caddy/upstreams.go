@@ -20,7 +20,7 @@ func init() {
 //
 // The reverse proxy is offered one at a time: the first for the first attempt, the next one for each retry. So whatever
 // its load-balancing policy is, an upstream is used only after those before it have failed. One that has failed is tried
-// last for two seconds. A request that is not to be proxied has no upstream, and the placeholder {scafo.route} says why.
+// last for two seconds, and then for all but one request at a time until one is answered. A request that is not to be proxied has no upstream, and the placeholder {scafo.route} says why.
 type Upstreams struct {
 	app *App
 }
