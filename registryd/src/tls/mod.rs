@@ -10,5 +10,5 @@ mod tests;
 pub use key::StorageKey;
 pub use lock::LockOwner;
 pub use locks::{LockKeeper, Locks};
-pub(crate) use objects::too_large;
+pub(crate) use objects::{SMALL_BYTES, get_small, stat_small, too_large};
 pub use objects::{Stat, VALUE_BYTES_MAX, delete, get, list, put, stat};

@@ -20,6 +20,9 @@ use crate::registry::{Intent, Registry};
 /// that every node reads what another one took.
 pub const VALUE_BYTES_MAX: usize = 40 << 20;
 
+/// What most values fit, and the envelope of those that are read as such: a chain with its key has some 10 KiB.
+pub(crate) const SMALL_BYTES: usize = 256 << 10;
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Envelope {
     v: V1,
@@ -68,8 +71,18 @@ pub async fn put(registry: &Registry, key: &StorageKey, value: &[u8]) -> Result<
 /// # Errors
 /// `not-found`; `store-nonconforming` for an object that is no envelope; store errors.
 pub async fn get(registry: &Registry, key: &StorageKey) -> Result<Bytes, Problem> {
-    let (value, _) = open(registry, key).await?.ok_or_else(|| absent(key))?;
+    let (value, _) = open(registry, key, OBJECT_BYTES_MAX).await?.ok_or_else(|| absent(key))?;
     Ok(value)
+}
+
+/// As [`get`], holding no more than [`SMALL_BYTES`]; `None` for a value that is larger.
+///
+/// # Errors
+/// As [`get`].
+pub(crate) async fn get_small(registry: &Registry, key: &StorageKey) -> Result<Option<Bytes>, Problem> {
+    let Some(opened) = unless_larger(open(registry, key, SMALL_BYTES as u64).await)? else { return Ok(None) };
+    let (value, _) = opened.ok_or_else(|| absent(key))?;
+    Ok(Some(value))
 }
 
 /// What there is at a key.
@@ -77,8 +90,23 @@ pub async fn get(registry: &Registry, key: &StorageKey) -> Result<Bytes, Problem
 /// # Errors
 /// As [`get`].
 pub async fn stat(registry: &Registry, key: &StorageKey) -> Result<Stat, Problem> {
+    stat_of(registry, key, open(registry, key, OBJECT_BYTES_MAX).await?).await
+}
+
+/// As [`stat`], holding no more than [`SMALL_BYTES`]; `None` for a value that is larger.
+///
+/// # Errors
+/// As [`get`].
+pub(crate) async fn stat_small(registry: &Registry, key: &StorageKey) -> Result<Option<Stat>, Problem> {
+    match unless_larger(open(registry, key, SMALL_BYTES as u64).await)? {
+        Some(opened) => stat_of(registry, key, opened).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn stat_of(registry: &Registry, key: &StorageKey, opened: Option<Opened>) -> Result<Stat, Problem> {
     let name = key.to_string();
-    if let Some((value, modified)) = open(registry, key).await? {
+    if let Some((value, modified)) = opened {
         return Ok(Stat { key: name, modified: Some(modified), size: value.len() as u64, is_terminal: true });
     }
     // Only what is a key, as a listing sees it; the first one tells.
@@ -169,9 +197,20 @@ pub(crate) fn too_large(limit: usize) -> Problem {
     Problem::new(ProblemCode::ResourceLimit, detail)
 }
 
-async fn open(registry: &Registry, key: &StorageKey) -> Result<Option<(Bytes, Timestamp)>, Problem> {
+/// A value, and when it was written.
+type Opened = (Bytes, Timestamp);
+
+/// `None` for an object that is larger than was to be read.
+fn unless_larger<T>(outcome: Result<T, Problem>) -> Result<Option<T>, Problem> {
+    match outcome {
+        Err(problem) if problem.title() == "Object too large" => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}
+
+async fn open(registry: &Registry, key: &StorageKey, limit: u64) -> Result<Option<Opened>, Problem> {
     let object = key.object();
-    let Some(object) = registry.engine().try_get(&object, OBJECT_BYTES_MAX).await? else { return Ok(None) };
+    let Some(object) = registry.engine().try_get(&object, limit).await? else { return Ok(None) };
     let broken = |why: String| {
         let detail = format!("`{}` is no value of certificate storage: remove it or put it anew", key.object());
         Problem::new(ProblemCode::StoreNonconforming, detail).because(why)

@@ -7,7 +7,10 @@ use scafo_store::{Bucket as _, Fault, LIST_KEYS_MAX, MemoryBucket, Operation};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{LockKeeper, LockOwner, Locks, StorageKey, VALUE_BYTES_MAX, delete, get, list, put, stat};
+use super::{
+    LockKeeper, LockOwner, Locks, SMALL_BYTES, StorageKey, VALUE_BYTES_MAX, delete, get, get_small, list, put, stat,
+    stat_small,
+};
 use crate::registry::testing::{World, put_raw};
 
 fn key(text: &str) -> StorageKey {
@@ -47,6 +50,18 @@ async fn a_value_over_the_bound_is_refused_and_changes_nothing() {
     assert_eq!(get(&world.registry, &key("a")).await.unwrap(), "a");
     put(&world.registry, &key("a"), &large[1..]).await.unwrap();
     assert_eq!(get(&world.registry, &key("a")).await.unwrap().len(), VALUE_BYTES_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_is_not_small_is_told_from_one_that_is_not_there() {
+    let world = stored(&["a"]).await;
+    put(&world.registry, &key("large"), &vec![7; SMALL_BYTES]).await.unwrap();
+    assert_eq!(get_small(&world.registry, &key("a")).await.unwrap().unwrap(), "a");
+    assert_eq!(stat_small(&world.registry, &key("a")).await.unwrap().unwrap().size, 1);
+    assert_eq!(get_small(&world.registry, &key("large")).await.unwrap(), None);
+    assert_eq!(stat_small(&world.registry, &key("large")).await.unwrap(), None);
+    assert_eq!(code(get_small(&world.registry, &key("b")).await), ProblemCode::NotFound);
+    assert_eq!(code(stat_small(&world.registry, &key("b")).await), ProblemCode::NotFound);
 }
 
 #[tokio::test(start_paused = true)]
