@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"path"
 	"slices"
 	"sync"
@@ -259,10 +260,18 @@ func (s *storage) copyUp(ctx context.Context, to *remoteStorage, file string) er
 	return to.Store(ctx, file, value)
 }
 
-// Exists tells whether key is there as a value or as a prefix.
+// Exists tells whether key is there as a value or as a prefix. While a node fails it is taken to be: what then cannot be
+// read is reported, and what is not there is ordered anew, although it may be valid. A damaged value is as good as none: it
+// heals by being written anew.
 func (s *storage) Exists(ctx context.Context, key string) bool {
 	_, err := s.Stat(ctx, key)
-	return err == nil
+	return err == nil || mayPass(err) && !isDamaged(err) || errors.Is(err, errHomeUnknown)
+}
+
+// isDamaged tells whether the node says that what it keeps is no value.
+func isDamaged(err error) bool {
+	var answered *refusal
+	return errors.As(err, &answered) && answered.status == http.StatusBadGateway
 }
 
 // Delete removes key and everything beneath it, where a read would find it. Other copies stay: an old one must not take a

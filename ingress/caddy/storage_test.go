@@ -237,6 +237,35 @@ func TestAMissingDocumentIsNoMissingCertificate(t *testing.T) {
 	}
 }
 
+// CertMagic orders a certificate that does not exist.
+func TestACertificateIsTakenToExistWhileItsNodeFails(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	s := storageOver(t, n)
+	for status, exists := range map[int]bool{
+		401: true, 403: true, 429: true, 500: true, 503: true, 504: true,
+		// Nothing there; a key that the node does not take; a damaged value.
+		404: false, 400: false, 502: false,
+	} {
+		n.locked(func() { n.fail = func(*http.Request) int { return status } })
+		if got := s.Exists(ctx, ourKey); got != exists {
+			t.Errorf("%d: %t", status, got)
+		}
+	}
+	n.locked(func() { n.fail = nil })
+	if s.Exists(ctx, ourKey) {
+		t.Error("what is not there exists")
+	}
+	n.locked(func() { n.down = true })
+	if !s.Exists(ctx, ourKey) {
+		t.Error("it looks as if it were not there while the node is away")
+	}
+	unknown := newStorage([]*link{linkTo(t, n, "a", "")}, &certmagic.FileStorage{Path: t.TempDir()})
+	if !unknown.Exists(ctx, ourKey) {
+		t.Error("it looks as if it were not there before the first document")
+	}
+}
+
 func TestAFailureIsReportedAtOnceAndIsNotAMissingKey(t *testing.T) {
 	t.Parallel()
 	n, ctx := newFakeNode(t), t.Context()
