@@ -59,10 +59,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if d.outcome != found {
 		return answer(w, problemOf(d.outcome))
 	}
+	watchBody(r)
 	err := next.ServeHTTP(w, r)
 	if a, ok := caddyhttp.GetVar(r.Context(), attemptsVar).(*attempts); ok {
 		if gaveNoAnswer(err) {
-			a.markLast()
+			a.markLast(r)
 		} else if err == nil && r.Context().Err() == nil {
 			// To a client that has gone Caddy answers 499 without an error, answered or not.
 			a.clearLast()

@@ -78,7 +78,7 @@ func (u *Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, err
 		a = &attempts{of: u, hostField: r.Host}
 		caddyhttp.SetVar(r.Context(), attemptsVar, a)
 	} else {
-		a.markLast()
+		a.markLast(r)
 	}
 	d := decide(u.app.known(), a.hostField, paths(r)...)
 	publish(r, d)
@@ -90,9 +90,9 @@ func (u *Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, err
 	return []*reverseproxy.Upstream{{Dial: address}}, nil
 }
 
-// markLast notes that the last attempt has failed.
-func (a *attempts) markLast() {
-	if len(a.tried) > 0 {
+// markLast notes that the last attempt has failed, unless the client's own body did: that says nothing about an upstream.
+func (a *attempts) markLast(r *http.Request) {
+	if len(a.tried) > 0 && !bodyFailed(r) {
 		failed.set(a.tried[len(a.tried)-1], time.Now())
 	}
 }
