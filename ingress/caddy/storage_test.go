@@ -588,6 +588,30 @@ func TestLockWaitsOnlyForALockThatIsTaken(t *testing.T) {
 	}
 }
 
+func TestTheStorageTimeoutDoesNotBoundTheWaitForALock(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := storageOver(t, n)
+	remote := s.links[0].storage
+	remote.timeout = time.Second
+	n.locked(func() { n.locks[lockName] = "somebody" })
+	ended, began := make(chan error, 1), time.Now()
+	go func() { ended <- s.Lock(t.Context(), lockName) }()
+	eventually(t, "a wait that is longer", func() bool { return time.Since(began) > remote.timeout+remote.timeout/2 })
+	select {
+	case err := <-ended:
+		t.Fatal("it did not wait:", err)
+	default:
+	}
+	n.locked(func() { delete(n.locks, lockName) })
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := s.Unlock(t.Context(), lockName); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAHeldLockGivesSignsOfLifeUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
