@@ -2,6 +2,7 @@ package scafo
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -499,6 +501,21 @@ func block(t *testing.T, language, text string) []byte {
 	}
 	t.Fatal("the README has no such block: ", text)
 	return nil
+}
+
+// A POST is lost that meets an upstream which closes its connection: workerd and Node do after 5 s, celld after 30 s.
+func TestTheExamplesOfTheReadmeCloseUnusedConnectionsBeforeUpstreamsDo(t *testing.T) {
+	newStage(t)
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(block(t, "caddyfile", "fleet staging"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closes := regexp.MustCompile(`"keep_alive":\s*\{\s*"idle_timeout":\s*("4s"|4000000000)\s*\}`)
+	for _, text := range [][]byte{adapted, block(t, "json", `"apps"`)} {
+		if proxies := bytes.Count(text, []byte(`"reverse_proxy"`)); proxies == 0 || len(closes.FindAll(text, -1)) != proxies {
+			t.Errorf("%s", text)
+		}
+	}
 }
 
 func TestTheExamplesOfTheReadmeAreValid(t *testing.T) {

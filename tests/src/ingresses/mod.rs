@@ -266,7 +266,8 @@ fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {
         source.url
     );
     let common = "admin off\npersist_config off\nskip_install_trust\n";
-    let site = "bind 127.0.0.1\nscafo\nreverse_proxy {\ndynamic scafo\nlb_retries 2\n}\n";
+    let site =
+        "bind 127.0.0.1\nscafo\nreverse_proxy {\ndynamic scafo\nlb_retries 2\ntransport http {\nkeepalive 4s\n}\n}\n";
     let text = match authority {
         None => format!("{{\n{common}auto_https off\n{fleet}}}\nhttp://:{port} {{\n{site}}}\n"),
         Some(authority) => format!(
