@@ -12,7 +12,6 @@ use http::{
 };
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Incoming;
-use scafo_core::problem::ProblemDocument;
 use scafo_proto::boot::Boot;
 use scafo_proxy::{Forwarder, Limits, Outbound, Tunnels};
 use tokio::{
@@ -50,8 +49,8 @@ enum PollError {
     Late,
     #[error("the document was cut, or is larger than {} MiB", LARGEST_DOCUMENT >> 20)]
     Cut(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the node answered {status}: {text}")]
-    Status { status: StatusCode, text: String },
+    #[error("the node answered {status}{said}")]
+    Status { status: StatusCode, said: String },
     #[error("the document is refused as a whole")]
     Refused(#[from] Refused),
     #[error("the document could not be read")]
@@ -182,7 +181,7 @@ impl Poller {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_MODIFIED if self.tag.is_some() => return Ok(Polled::Unchanged),
-            status => return Err(PollError::Status { status, text: explanation(response).await }),
+            status => return Err(PollError::Status { status, said: explanation(response).await }),
         }
         let tag = response.headers().get(ETAG).cloned();
         // hyper reports a body that ends before its length; one without a length has to end as JSON does.
@@ -232,8 +231,34 @@ async fn let_go(fleet: usize, node: &str, routing: &watch::Sender<Arc<Routing>>)
 /// What the node says about its refusal; empty if it says nothing readable.
 async fn explanation(response: Response<Incoming>) -> String {
     let Ok(body) = Limited::new(response.into_body(), LARGEST_PROBLEM).collect().await else { return String::new() };
-    match serde_json::from_slice::<ProblemDocument>(&body.to_bytes()) {
-        Ok(problem) => format!("{}: {}", problem.title, problem.detail),
-        Err(_) => String::new(),
+    said(&body.to_bytes())
+}
+
+/// The title and the detail of a refusal, as far as it has them, to stand behind its status.
+fn said(body: &[u8]) -> String {
+    let Ok(problem) = serde_json::from_slice::<serde_json::Value>(body) else { return String::new() };
+    let parts = ["title", "detail"].into_iter().filter_map(|member| problem.get(member)?.as_str());
+    parts.map(|part| format!(": {part}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_shown_by_its_status_and_whatever_it_says() {
+        for (body, shown) in [
+            (r#"{"type": "x", "title": "Not now", "status": 503, "detail": "wait"}"#, ": Not now: wait"),
+            (r#"{"title": "Not now"}"#, ": Not now"),
+            (r#"{"detail": "wait", "title": null}"#, ": wait"),
+            (r#"{"title": 1, "detail": "wait"}"#, ": wait"),
+            ("[]", ""),
+            ("{}", ""),
+            ("<html>", ""),
+            ("", ""),
+        ] {
+            let error = PollError::Status { status: StatusCode::SERVICE_UNAVAILABLE, said: said(body.as_bytes()) };
+            assert_eq!(error.to_string(), format!("the node answered 503 Service Unavailable{shown}"), "{body}");
+        }
     }
 }
