@@ -3,7 +3,11 @@
 //! A poll that brings no whole document of version 1 changes nothing but the log, which hears of it once per kind of
 //! failure and once when it is over.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem::{Discriminant, discriminant},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{
@@ -57,6 +61,19 @@ enum PollError {
     Reading(#[from] tokio::task::JoinError),
 }
 
+/// By what failures are told apart. Their texts are no help: that of a defect names the request, another one each time.
+type Kind = (Discriminant<PollError>, Option<StatusCode>);
+
+impl PollError {
+    fn kind(&self) -> Kind {
+        let status = match self {
+            Self::Status { status, .. } => Some(*status),
+            Self::Unreachable(_) | Self::Late | Self::Cut(_) | Self::Refused(_) | Self::Reading(_) => None,
+        };
+        (discriminant(self), status)
+    }
+}
+
 /// What a good poll brings.
 enum Polled {
     Unchanged,
@@ -75,8 +92,8 @@ pub(crate) struct Poller {
     /// Where what comes is kept, if it is.
     desk: Option<Arc<Desk>>,
     figures: Figures,
-    /// The text of the failure that was logged last, while it lasts.
-    complaint: Option<String>,
+    /// The failure that was logged last, while it lasts.
+    complaint: Option<Kind>,
 }
 
 impl Poller {
@@ -166,13 +183,11 @@ impl Poller {
     }
 
     fn complain(&mut self, error: &PollError) {
-        let text = error.to_string();
-        if self.complaint.as_ref() == Some(&text) {
+        if self.complaint.replace(error.kind()) == Some(error.kind()) {
             return;
         }
         let cause = std::error::Error::source(error).map(ToString::to_string);
-        tracing::warn!(node = %self.source, error = text, cause, "no routing document, the last one stays in force");
-        self.complaint = Some(text);
+        tracing::warn!(node = %self.source, %error, cause, "no routing document, the last one stays in force");
     }
 
     async fn fetch(&self) -> Result<Polled, PollError> {
@@ -260,5 +275,15 @@ mod tests {
             let error = PollError::Status { status: StatusCode::SERVICE_UNAVAILABLE, said: said(body.as_bytes()) };
             assert_eq!(error.to_string(), format!("the node answered 503 Service Unavailable{shown}"), "{body}");
         }
+    }
+
+    #[test]
+    fn failures_are_told_apart_by_kind_and_status_and_not_by_what_they_say() {
+        let answered = |status, said: &str| PollError::Status { status, said: said.to_owned() }.kind();
+        let (defect, draining) = (StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(answered(defect, ": request 1"), answered(defect, ": request 2"));
+        assert_ne!(answered(defect, ""), answered(draining, ""));
+        assert_ne!(answered(defect, ""), PollError::Late.kind());
+        assert_ne!(PollError::Late.kind(), PollError::Cut("broken".into()).kind());
     }
 }
