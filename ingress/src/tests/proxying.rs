@@ -262,6 +262,38 @@ async fn http2_without_tls_is_served_too() {
     assert_eq!(response.headers()["seen-via"], "2 scafo-ingressd");
 }
 
+#[tokio::test]
+async fn over_http2_the_authority_decides_over_the_host_field_and_denied_paths_reach_nobody() {
+    let (shop, api) = (application("shop").await, application("api").await);
+    let mut whole = document(&[("shop.example", &[&shop])]);
+    whole["api"] = json!({"hosts": ["dev.example"], "upstreams": [api.upstream()], "denied": DENIED});
+    let node = Node::with(&whole).await;
+    let ingress = Ingress::serving(&[&node], "shop.example").await;
+    let stream = TcpStream::connect(ingress.address).await.unwrap();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let mut driving = tokio::task::JoinSet::new();
+    driving.spawn(connection);
+    for (target, host, status, expected) in [
+        ("http://shop.example/x", "dev.example", 200, "shop GET /x "),
+        ("http://shop.example/v1/storage", "dev.example", 200, "shop GET /v1/storage "),
+        ("http://dev.example/v1/state", "shop.example", 200, "api GET /v1/state "),
+        ("http://dev.example/v1/storage", "shop.example", 404, "urn:scafo:not-found"),
+        ("http://dev.example/v1//ingress/%72outes", "dev.example", 404, "urn:scafo:not-found"),
+        ("http://blog.example/", "shop.example", 404, "urn:scafo:not-found"),
+    ] {
+        let request = Request::get(target).header("host", host).body(Empty::<Bytes>::new()).unwrap();
+        let response = timeout(PATIENCE, sender.send_request(request)).await.unwrap().unwrap();
+        assert_eq!(response.status(), status, "{target} {host}");
+        if status == 200 {
+            let authority = http::Uri::from_static(target).host().unwrap().to_owned();
+            assert_eq!(response.headers()["seen-host"], authority.as_str());
+        }
+        let body = text(response).await;
+        assert!(body.contains(expected), "{target} {host}: {body}");
+    }
+}
+
 /// An application that says when a request has come, and answers when it is told to.
 async fn slow() -> (Server, Arc<Notify>, Arc<Notify>) {
     let (come, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
