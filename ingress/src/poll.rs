@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// One poll, from connecting to the last byte. The ingress protocol says 10 s.
-const POLL_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const POLL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Largest problem document that is read for its text.
 const LARGEST_PROBLEM: usize = 64 * 1024;

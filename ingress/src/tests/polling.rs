@@ -1,9 +1,27 @@
 //! What a poll may change, and what it may not.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
 use http::{HeaderMap, StatusCode};
 use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::{Notify, watch},
+    time::{sleep, timeout},
+};
 
-use super::stage::{Ingress, Node, PATIENCE, Reply, application, document, full};
+use crate::{
+    decide::Routing,
+    poll::{POLL_LIMIT, Poller},
+};
+
+use super::stage::{Ingress, Node, PATIENCE, Reply, application, document, full, raw};
 
 #[tokio::test]
 async fn without_a_document_every_host_is_answered_draining_until_one_comes() {
@@ -63,6 +81,43 @@ async fn what_is_no_whole_document_of_version_1_leaves_the_last_one_in_force() {
     node.reply(Reply::Document(text));
     ingress.until_served("blog.example").await;
     assert_eq!(ingress.get("shop.example", "/").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_poll_that_is_not_answered_in_time_is_given_up_and_the_next_one_counts() {
+    let polls = Arc::new(AtomicUsize::new(0));
+    let (come, coming) = (Arc::new(Notify::new()), Arc::clone(&polls));
+    let arriving = Arc::clone(&come);
+    let text = document(&[("shop.example", &[])]).to_string();
+    let node = raw(move |mut stream| {
+        let (come, first) = (Arc::clone(&arriving), coming.fetch_add(1, Ordering::SeqCst) == 0);
+        // The answer to the first poll never ends.
+        let promised = if first { text.len() + 1 } else { text.len() };
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {promised}\r\n\r\n{text}");
+        async move {
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            come.notify_one();
+            drop(stream.read(&mut [0; 4096]).await);
+        }
+    })
+    .await;
+    let (routing, mut seen) = watch::channel(Arc::new(Routing::silent(1)));
+    let looking = async {
+        come.notified().await;
+        tokio::time::pause();
+        sleep(POLL_LIMIT / 2).await;
+        assert_eq!((polls.load(Ordering::SeqCst), seen.borrow().has_heard_from(0)), (1, false));
+        sleep(POLL_LIMIT / 2).await;
+        tokio::time::resume();
+        let heard = seen.wait_for(|routing| routing.has_heard_from(0));
+        timeout(PATIENCE, heard).await.unwrap().unwrap();
+        assert!(polls.load(Ordering::SeqCst) > 1);
+    };
+    tokio::select! {
+        () = Poller::new(0, node.source(), Duration::from_millis(50), routing).run() => panic!("polls end"),
+        () = looking => {}
+    }
 }
 
 #[tokio::test]

@@ -44,6 +44,16 @@ impl Server {
     pub(super) fn upstream(&self) -> Value {
         json!({"node": "n", "address": self.address.to_string()})
     }
+
+    /// What an ingress is told of it as a node.
+    pub(super) fn source(&self) -> Source {
+        let settings = IngressdSettings { nodes: vec![self.told()], poll_interval: Millis(50), dir: None };
+        Config::new(&settings, Duration::ZERO).unwrap().sources.remove(0)
+    }
+
+    fn told(&self) -> IngressSource {
+        IngressSource { url: format!("http://{}", self.address), token: Secret::new("token"), fleet: None }
+    }
 }
 
 /// A server that hands each connection to `script`.
@@ -172,12 +182,11 @@ impl Node {
 
     /// What an ingress is told of it.
     pub(super) fn source(&self) -> Source {
-        let settings = IngressdSettings { nodes: vec![self.told()], poll_interval: Millis(50), dir: None };
-        Config::new(&settings, Duration::ZERO).unwrap().sources.remove(0)
+        self.server.source()
     }
 
     fn told(&self) -> IngressSource {
-        IngressSource { url: format!("http://{}", self.server.address), token: Secret::new("token"), fleet: None }
+        self.server.told()
     }
 
     pub(super) fn reply(&self, reply: Reply) {
