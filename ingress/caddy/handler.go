@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -60,12 +61,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return answer(w, problemOf(d.outcome))
 	}
 	watchBody(r)
-	err := next.ServeHTTP(w, r)
+	var dial waiting
+	err := next.ServeHTTP(w, dial.watch(r))
 	if a, ok := caddyhttp.GetVar(r.Context(), attemptsVar).(*attempts); ok {
-		if gaveNoAnswer(err) {
+		// To a client that has gone Caddy answers 499 without an error, whether there was an answer or not.
+		hasGone := r.Context().Err() != nil
+		switch {
+		case gaveNoAnswer(err) || hasGone && dial.isSlow(time.Now()):
 			a.markLast(r)
-		} else if err == nil && r.Context().Err() == nil {
-			// To a client that has gone Caddy answers 499 without an error, answered or not.
+		case err == nil && !hasGone:
 			a.clearLast()
 		}
 	}

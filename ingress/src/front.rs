@@ -52,7 +52,7 @@ pub(crate) struct Front {
     routing: watch::Receiver<Arc<Routing>>,
     forwarder: Forwarder<Incoming>,
     tunnels: Tunnels,
-    marks: Marks,
+    marks: Arc<Marks>,
     requests: Arc<Semaphore>,
     first_documents_by: Instant,
     figures: Figures,
@@ -78,11 +78,18 @@ impl Front {
         figures: Figures,
     ) -> Self {
         let limits = Limits { response_head: Some(RESPONSE_HEAD_LIMIT), ..Limits::default() };
+        let marks = Arc::<Marks>::default();
+        let noticing = Arc::clone(&marks);
+        let given_up = move |upstream: &Upstream| {
+            if noticing.set(upstream, Instant::now()) {
+                tracing::warn!(%upstream, "an upstream let no connection come about while a client waited, it is tried last for a moment");
+            }
+        };
         Self {
             routing,
-            forwarder: Forwarder::new(limits),
+            forwarder: Forwarder::new(limits).noticing(given_up),
             tunnels: places.tunnels.clone(),
-            marks: Marks::default(),
+            marks,
             requests: Arc::clone(&places.requests),
             first_documents_by: Instant::now() + first_wait,
             figures,

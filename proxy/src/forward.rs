@@ -7,6 +7,7 @@ use hyper::{body::Incoming, client::conn::TrySendError};
 use tokio::time::timeout;
 
 use crate::{
+    dialling::{Dialling, Noticing},
     failure::{Failure, FailureKind},
     headers,
     outbound::{Kept, Outbound, Progress, ProxyBody, Wire},
@@ -55,11 +56,12 @@ impl Default for Limits {
 pub struct Forwarder<B> {
     pool: Arc<Pool<B>>,
     limits: Arc<Limits>,
+    noticing: Option<Noticing>,
 }
 
 impl<B> Clone for Forwarder<B> {
     fn clone(&self) -> Self {
-        Self { pool: Arc::clone(&self.pool), limits: Arc::clone(&self.limits) }
+        Self { pool: Arc::clone(&self.pool), limits: Arc::clone(&self.limits), noticing: self.noticing.clone() }
     }
 }
 
@@ -68,7 +70,14 @@ impl<B: ProxyBody> Forwarder<B> {
     /// their response has been read.
     pub fn new(limits: Limits) -> Self {
         let pool = Pool::new(limits.idle_per_upstream, limits.idle);
-        Self { pool, limits: Arc::new(limits) }
+        Self { pool, limits: Arc::new(limits), noticing: None }
+    }
+
+    /// The same, which tells `noticing` of each upstream at which an attempt to connect was slow when its caller dropped it: a
+    /// caller who is more impatient than [`Limits::connect`] hears of no failure.
+    #[must_use]
+    pub fn noticing(self, noticing: impl Fn(&Upstream) + Send + Sync + 'static) -> Self {
+        Self { noticing: Some(Arc::new(noticing)), ..self }
     }
 
     /// Sends the request to `upstream` and answers with the response: its head cleaned of hop-by-hop fields, its body
@@ -136,7 +145,10 @@ impl<B: ProxyBody> Forwarder<B> {
     }
 
     async fn connect(&self, upstream: &Upstream) -> io::Result<Link<B>> {
-        let dialled = timeout(self.limits.connect, upstream.dial()).await??;
+        let dialling = Dialling::begin(upstream, self.noticing.as_ref());
+        let dialled = timeout(self.limits.connect, upstream.dial()).await;
+        dialling.ended();
+        let dialled = dialled??;
         self.pool.adopt(upstream, dialled).await.map_err(io::Error::other)
     }
 

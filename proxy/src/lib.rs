@@ -33,6 +33,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod dialling;
 mod failure;
 mod forward;
 pub mod headers;
