@@ -191,10 +191,21 @@ impl Drop for Staged {
         if self.stays {
             return;
         }
-        let removed = if self.dir.is_dir() { fs::remove_dir_all(&self.dir) } else { fs::remove_file(&self.dir) };
-        if let Err(error) = removed {
+        if let Err(error) = clear(&self.dir) {
             tracing::warn!(%error, "what was staged stays on the disk until the next start");
         }
+    }
+}
+
+/// Removes what is staged in `dir`, `meta.json` before anything else: what is left when this is cut off was never acknowledged to
+/// anybody, and the next start removes it.
+fn clear(dir: &Path) -> io::Result<()> {
+    if !dir.is_dir() {
+        return fs::remove_file(dir);
+    }
+    match fs::remove_file(dir.join("meta.json")) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::remove_dir_all(dir),
     }
 }
 
@@ -250,6 +261,27 @@ mod tests {
         let (_, left) = Stage::open(dir.path()).unwrap();
         assert!(left.is_empty());
         assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_stage_that_was_half_cleared_is_gone_at_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let (stage, _) = Stage::open(dir.path()).unwrap();
+        let whole = meta("shop.0000000000000001");
+        let mut staged = stage.create(&whole.id).unwrap();
+        fs::write(staged.artifact(), "abc").unwrap();
+        staged.complete(&whole).unwrap();
+        // In the place of `meta.json` is what cannot be removed as a file: clearing ends at it.
+        let (artifact, at) = (staged.artifact(), staged.dir.join("meta.json"));
+        fs::remove_file(&at).unwrap();
+        fs::create_dir(&at).unwrap();
+        staged.remove();
+        assert!(artifact.is_file(), "nothing is removed before `meta.json`");
+
+        fs::remove_dir(&at).unwrap();
+        let (_, left) = Stage::open(dir.path()).unwrap();
+        assert!(left.is_empty());
+        assert_eq!(fs::read_dir(dir.path().join("stage")).unwrap().count(), 0);
     }
 
     #[test]
