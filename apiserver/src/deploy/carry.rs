@@ -66,13 +66,14 @@ impl Intake {
                 staged.remove();
                 let _ = answer.send(Err(problem));
             }
-            // The record may be there. The caller reads a failure, so the record has to end as one.
+            // The record may be there. The caller reads a failure, so the record has to end as one. The stage goes before the
+            // caller reads it: no next process carries the deploy, and one that nobody offers ends by itself.
             Err(Failure::Unknown(problem)) => {
+                staged.remove();
                 let ended = Problem::new(problem.code, "accepting this deploy was cut off, deploy again");
                 let _ = answer.send(Err(problem));
                 let disowned = self.until_known(|| self.registry.fail(&meta.id, &ended));
                 let _ = tokio::time::timeout(DISOWN, disowned).await;
-                staged.remove();
             }
         }
     }

@@ -245,6 +245,23 @@ async fn a_deploy_that_was_not_accepted_leaves_nothing() {
 }
 
 #[tokio::test]
+async fn a_deploy_whose_caller_was_not_told_of_it_is_not_carried_by_the_next_process() {
+    let mut harness = Harness::start().await;
+    harness.registry.world().unsure = refused(ProblemCode::StoreUnavailable);
+    assert_eq!(harness.deploy("shop", "team", project()).await.problem(), "store-unavailable");
+    assert_eq!(harness.staged(), 0, "it is gone before the caller reads that it failed");
+    harness.until("its end is tried to be written down", |world| !world.failed.is_empty()).await;
+    harness.stop().await;
+    harness.registry.world().unsure = None;
+    harness.open().await;
+    harness.deploy("team-a", "team", project()).await;
+    harness.until("another one is offered", |world| !world.published.is_empty()).await;
+    let world = harness.registry.world();
+    assert_eq!((world.deploys.len(), world.published.len()), (2, 1), "the record of the first is there");
+    assert!(world.published[0].id.starts_with("team-a."));
+}
+
+#[tokio::test]
 async fn an_acknowledged_deploy_is_offered_again_by_the_next_process() {
     let mut harness = Harness::start().await;
     harness.registry.world().slow = true;

@@ -35,6 +35,8 @@ pub(crate) struct World {
     pub(crate) refuse_keys: Option<Problem>,
     pub(crate) refuse_prepare: Option<Problem>,
     pub(crate) refuse_accept: Option<Problem>,
+    /// Accepts deploys and ends none, and answers both with this.
+    pub(crate) unsure: Option<Problem>,
     pub(crate) prepared: Vec<(String, Value)>,
     pub(crate) accepted: Vec<AcceptDeployRequest>,
     pub(crate) published: Vec<PublishDeployRequest>,
@@ -130,6 +132,7 @@ impl Registry for FakeRegistry {
         let status = json!({ "id": request.id, "application": application, "state": "accepted" });
         world.deploys.insert(request.id.clone(), status.clone());
         world.accepted.push(request);
+        refuse(world.unsure.as_ref())?;
         reply(&status)
     }
 
@@ -150,6 +153,7 @@ impl Registry for FakeRegistry {
         let mut world = self.world();
         let request = request.into_inner();
         world.failed.push(request.clone());
+        refuse(world.unsure.as_ref())?;
         let status = world.deploys.get_mut(&request.id).ok_or_else(unknown)?;
         status["state"] = "failed".into();
         status["code"] = request.code.into();
