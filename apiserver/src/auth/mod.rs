@@ -17,6 +17,7 @@ use scafo_core::id::{ApplicationName, NodeId, is_label};
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::record::{OperatorRecord, Role};
 use scafo_core::token::{PublicKey, Unverified};
+use scafo_proto::boot::Boot;
 use scafo_telemetry::metrics::{Counter, Family};
 
 pub(crate) use self::ingress::IngressTokens;
@@ -137,7 +138,7 @@ impl Authenticator {
     /// # Errors
     /// When the ids of used tokens cannot be read back from `dir` or will not be writable.
     pub(crate) fn open(dir: &Path, registry: Registry, clock: Arc<dyn Clock>) -> std::io::Result<Self> {
-        let replay = Replay::open(dir, clock.wall(), clock.mono())?;
+        let replay = Replay::open(dir, clock.wall(), clock.mono(), Boot::uptime())?;
         Ok(Self {
             policies: Policies::new(registry.channel()),
             workloads: Workloads::new(clock.clone()),

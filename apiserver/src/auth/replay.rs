@@ -3,12 +3,13 @@
 //! Ids lie in buckets of one minute, by when their token stops being acceptable (its `exp` and the clock skew). A bucket is
 //! forgotten as a whole once its minute is over. Each bucket has a file that an id is written to before its token is
 //! accepted, so that a crash of this process forgets nothing. The writes are not synchronised to the disk: what the
-//! machine itself may lose with a power failure is covered by refusing, after a new boot, every token that was signed before
-//! this process started, for as long as one that was used before the boot could be accepted. When the disk takes no more ids, the mark of the boot is emptied, which needs no space: the ids are then
-//! in memory only, and the next process refuses what was signed before it started, as after a new boot. So a full disk
-//! neither closes the API nor opens it to a second use. A clock that is set back by minutes or more is taken as a new boot is: ids
-//! of the time that comes again are gone, and refusing all of that time would close the API for as long. What another node accepted is not known here: a token is single-use on
-//! each node.
+//! machine itself may lose with a power failure is covered by refusing, after a new boot, every token that may have been used
+//! before it, for as long as such a one could be accepted. Its signer's clock may have been ahead by the skew: it may say that it
+//! was signed so long after the boot. When the disk takes no more ids, the mark of the boot is emptied, which needs no space: the
+//! ids are then in memory only, and the next process refuses alike what may have been used before it started. So a full disk
+//! neither closes the API nor opens it to a second use. After a clock was set back by minutes or more, what was signed before is
+//! refused, and no more: ids of the time that comes again are gone, and refusing all of that time would close the API for as long.
+//! What another node accepted is not known here: a token is single-use on each node.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -59,14 +60,21 @@ pub(super) struct Replay {
 
 /// Tokens that were signed earlier may have been accepted, and the record of it is not whole.
 struct Lost {
-    signed_before_s: i64,
+    /// The last second in which such a token may say that it was signed.
+    signed_until_s: i64,
     /// From then on none of them is acceptable any more.
     until: Instant,
 }
 
 impl Lost {
-    fn at(now: Timestamp, mono: Instant) -> Self {
-        Self { signed_before_s: now.as_seconds(), until: mono + ACCEPTABLE }
+    /// The record of what was accepted up to `end_s` may be lost. A clock that was ahead may have signed it.
+    fn up_to(end_s: i64, mono: Instant) -> Self {
+        Self { signed_until_s: end_s.saturating_add(CLOCK_SKEW_S), until: mono + ACCEPTABLE }
+    }
+
+    /// The clock was set back to `now`. What is signed from now on is taken at once.
+    fn set_back(now: Timestamp, mono: Instant) -> Self {
+        Self { signed_until_s: now.as_seconds().saturating_sub(1), until: mono + ACCEPTABLE }
     }
 }
 
@@ -90,11 +98,11 @@ struct Bucket {
 }
 
 impl Replay {
-    /// Reads back what the last process accepted.
-    pub(super) fn open(dir: &Path, now: Timestamp, mono: Instant) -> io::Result<Self> {
+    /// Reads back what the last process accepted. The machine is `up` for so long.
+    pub(super) fn open(dir: &Path, now: Timestamp, mono: Instant, up: Duration) -> io::Result<Self> {
         let dir = dir.join("tokens");
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let lost = may_be_incomplete(&dir)?.then(|| Lost::at(now, mono));
+        let lost = may_be_incomplete(&dir)?.map(|since| Lost::up_to(since.end_s(now, up), mono));
         let mut state = State { floor: i64::MIN, lost, ..State::default() };
         for entry in fs::read_dir(&dir)? {
             let path = entry?.path();
@@ -124,7 +132,7 @@ impl Replay {
         // One write of 16 bytes to the page cache happens under this lock. Nothing in it panics.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.advance(now, mono, &self.dir);
-        let lost = state.lost.as_ref().is_some_and(|lost| claims.iat < lost.signed_before_s && mono < lost.until);
+        let lost = state.lost.as_ref().is_some_and(|lost| claims.iat <= lost.signed_until_s && mono < lost.until);
         if lost || number < state.floor {
             return Ok(Outcome::Used);
         }
@@ -174,7 +182,7 @@ impl State {
             tracing::warn!("the clock was set back: tokens that were signed before are refused for two minutes");
             remove(std::iter::once(mark(dir, self.floor)), Ok(()));
             self.floor = i64::MIN;
-            self.lost = Some(Lost::at(now, mono));
+            self.lost = Some(Lost::set_back(now, mono));
         }
         self.forget(current, dir);
     }
@@ -261,9 +269,28 @@ fn number_in(path: &Path, extension: &str) -> Option<i64> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 
+/// Since when every id is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Since {
+    /// The start of the machine.
+    Boot,
+    /// The start of this process.
+    Start,
+}
+
+impl Since {
+    /// The time of it, in whole seconds and never too early.
+    fn end_s(self, now: Timestamp, up: Duration) -> i64 {
+        match self {
+            Self::Boot => now.as_seconds().saturating_sub_unsigned(up.as_secs()),
+            Self::Start => now.as_seconds(),
+        }
+    }
+}
+
 /// Whether ids may be missing in `dir`: the machine was started anew since, or they could not be written. A first start is
 /// none of it: nothing was accepted.
-fn may_be_incomplete(dir: &Path) -> io::Result<bool> {
+fn may_be_incomplete(dir: &Path) -> io::Result<Option<Since>> {
     let current = Boot::current()?;
     let path = dir.join(BOOT_MARK);
     let last = match fs::read_to_string(&path) {
@@ -272,12 +299,12 @@ fn may_be_incomplete(dir: &Path) -> io::Result<bool> {
         Err(error) => return Err(error),
     };
     let same = last.as_deref().map(str::trim) == Some(current.as_str());
-    let incomplete = last.is_some() && !same;
+    let incomplete = last.filter(|_| !same).map(|last| if last.is_empty() { Since::Start } else { Since::Boot });
     if !same {
         match write_mark(&path, &current) {
             Ok(()) => {}
             // The old mark stays and says the same to the next process.
-            Err(error) if incomplete => tracing::warn!(%error, "the mark of used tokens stays as it is"),
+            Err(error) if incomplete.is_some() => tracing::warn!(%error, "the mark of used tokens stays as it is"),
             Err(error) => return Err(error),
         }
     }
@@ -309,12 +336,19 @@ mod tests {
         }
     }
 
+    /// Signed so long after `NOW`, for a minute.
+    fn signed(number: u128, at_s: u64) -> Claims {
+        let claims = claims(number, 60);
+        Claims { iat: claims.iat + at_s.cast_signed(), exp: claims.exp + at_s.cast_signed(), ..claims }
+    }
+
     /// The start of the machine, by the clock that nobody turns.
     static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 
+    /// The machine is up since `NOW`.
     fn open(dir: &tempfile::TempDir, after_s: u64) -> Replay {
         let after = Duration::from_secs(after_s);
-        Replay::open(dir.path(), NOW.after(after), *BOOT + after).unwrap()
+        Replay::open(dir.path(), NOW.after(after), *BOOT + after, after).unwrap()
     }
 
     /// With both clocks right.
@@ -372,10 +406,6 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_closes_nothing_and_what_was_signed_before_is_refused() {
         const AHEAD: u64 = 2 * 60 * 60;
-        let signed = |number, at_s: u64| {
-            let claims = claims(number, 60);
-            Claims { iat: claims.iat + at_s.cast_signed(), exp: claims.exp + at_s.cast_signed(), ..claims }
-        };
         let dir = tempfile::tempdir().unwrap();
         let replay = open(&dir, 0);
         assert_eq!(accept(&replay, &signed(1, 0), 0), Outcome::First);
@@ -395,7 +425,8 @@ mod tests {
         // The same from the start of a machine on.
         fs::write(dir.path().join("tokens/boot"), "another boot\n").unwrap();
         let wrong = NOW.after(Duration::from_secs(AHEAD));
-        let replay = Replay::open(dir.path(), wrong, *BOOT + Duration::from_secs(150)).unwrap();
+        let up = Duration::from_secs(150);
+        let replay = Replay::open(dir.path(), wrong, *BOOT + up, up).unwrap();
         assert_eq!(accept(&replay, &signed(5, 160), 160), Outcome::Used, "nobody knows that the clock was wrong");
         assert_eq!(accept(&replay, &signed(6, 300), 300), Outcome::First);
     }
@@ -435,18 +466,30 @@ mod tests {
         fs::remove_dir(file_of(&tokens, number, IDS)).unwrap();
         let replay = open(&dir, 1);
         assert_eq!(accept(&replay, &claims(1, 60), 1), Outcome::Used, "the next process does not know it");
-        let fresh = Claims { iat: NOW.as_seconds() + 1, ..claims(2, 60) };
-        assert_eq!(accept(&replay, &fresh, 1), Outcome::First);
+        assert_eq!(accept(&replay, &signed(2, 31), 1), Outcome::Used, "it may have come from a clock that is ahead");
+        assert_eq!(accept(&replay, &signed(3, 32), 2), Outcome::First);
     }
 
     #[test]
-    fn after_a_new_boot_what_was_signed_before_the_start_is_refused() {
+    fn after_a_new_boot_what_may_have_been_used_before_it_is_refused_and_the_rest_is_not() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(&dir, 0));
-        fs::write(dir.path().join("tokens/boot"), "another boot\n").unwrap();
-        let replay = open(&dir, 5);
-        assert_eq!(accept(&replay, &claims(1, 60), 5), Outcome::Used);
-        let fresh = Claims { iat: NOW.as_seconds() + 5, ..claims(2, 60) };
-        assert_eq!(accept(&replay, &fresh, 6), Outcome::First);
+        let next = |after_s| {
+            fs::write(dir.path().join("tokens/boot"), "another boot\n").unwrap();
+            open(&dir, after_s)
+        };
+        let replay = next(5);
+        assert_eq!(accept(&replay, &signed(1, 0), 5), Outcome::Used);
+        // Right before the boot it was taken already, signed by a clock that was ahead by the whole skew.
+        assert_eq!(accept(&replay, &signed(2, 30), 6), Outcome::Used);
+        assert_eq!(accept(&replay, &signed(3, 31), 6), Outcome::First);
+        drop(replay);
+        assert_eq!(accept(&next(40), &signed(4, 40), 40), Outcome::First, "a start long after the boot costs nothing");
+    }
+
+    #[test]
+    fn a_first_start_takes_every_token() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(accept(&open(&dir, 0), &claims(1, 60), 0), Outcome::First);
     }
 }
