@@ -22,12 +22,15 @@ use scafo_telemetry::metrics::{Counter, Family};
 
 pub(crate) use self::ingress::IngressTokens;
 use self::keys::Keys;
-pub(crate) use self::oidc::Workload;
 use self::oidc::{Claim, Policies, Workloads, is_workload};
+pub(crate) use self::oidc::{Turned, Workload};
 use self::replay::Replay;
 use crate::clock::Clock;
 use crate::figures::Outcome;
 use crate::registry::Registry;
+
+/// How events name the kind of a job of a CI system.
+pub(crate) const WORKLOAD: &str = "workload";
 
 /// The verified caller of a request.
 #[derive(Debug, Clone)]
@@ -96,7 +99,7 @@ impl Caller {
         match self {
             Self::Node(_) => "node",
             Self::Operator(_) => "operator",
-            Self::Workload(_) => "workload",
+            Self::Workload(_) => WORKLOAD,
         }
     }
 
@@ -162,15 +165,15 @@ impl Authenticator {
     /// the path names no application, which no policy is about.
     ///
     /// # Errors
-    /// As [`Authenticator::verify`], and `trust-mismatch`.
+    /// As [`Authenticator::verify`], and `trust-mismatch`, with who it is where the token itself holds up.
     pub(crate) async fn verify_deployer(
         &self,
         headers: &HeaderMap,
         application: Option<&ApplicationName>,
         freshness: Freshness,
-    ) -> Result<Caller, Problem> {
+    ) -> Result<Caller, Turned> {
         let Some(token) = bearer::token(headers).filter(|token| is_workload(token)) else {
-            return self.verify(headers, freshness).await;
+            return Ok(self.verify(headers, freshness).await?);
         };
         let claim = Claim::read(token, self.clock.wall())?;
         let application = application.ok_or_else(|| refused("a workload token where there is no application"))?;

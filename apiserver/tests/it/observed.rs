@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::harness::{Harness, INGRESS_TOKEN, project, spawn};
 use crate::oracle::{Class, TABLE, Who, ask, outcome, settle};
+use crate::workloads::{DEPLOYS, Fleet};
 
 /// The log of this test's thread, on which everything of the API runs too.
 #[derive(Clone, Default)]
@@ -103,6 +104,29 @@ async fn every_deciding_route_leaves_one_event_with_actor_subject_outcome_and_re
         }
     }
     assert_eq!(rows, 15 * 9, "deciding routes, and callers whose tokens hold up");
+}
+
+#[tokio::test]
+async fn a_job_leaves_its_event_whatever_the_policy_says_of_it_and_a_token_that_nobody_vouches_for_leaves_none() {
+    let fleet = Fleet::start().await;
+    let (log, _guard) = Log::listen("scafo::audit=info");
+    let subject = |subject: &str| fleet.bearer(|claims| claims["sub"] = json!(subject));
+    let (main, other) = ("repo:acme/shop:ref:refs/heads/main", "repo:acme/other:ref:refs/heads/main");
+    let stranger = fleet.bearer(|claims| claims["iss"] = json!("http://127.0.0.1:1"));
+    let over = fleet.bearer(|claims| claims["exp"] = json!(1));
+    for (path, token, event) in [
+        (DEPLOYS, subject(main), Some((main, "done"))),
+        (DEPLOYS, subject(other), Some((other, "trust-mismatch"))),
+        ("/v1/applications/shop/domains/shop.example", subject(other), Some((other, "trust-mismatch"))),
+        (DEPLOYS, stranger, None),
+        (DEPLOYS, over, None),
+    ] {
+        fleet.deploy(path, &token).await;
+        let events: Vec<_> =
+            log.take().iter().map(|event| json!([event["kind"], event["actor"], event["outcome"]])).collect();
+        let expected = event.map(|(subject, outcome)| json!(["workload", format!("oidc:{subject}"), outcome]));
+        assert_eq!(events, Vec::from_iter(expected), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use crate::harness::{Answer, Harness, NO_METADATA, project};
 use crate::issuer::{Issuer, Signer};
 
-const DEPLOYS: &str = "/v1/applications/shop/deploys";
+pub(crate) const DEPLOYS: &str = "/v1/applications/shop/deploys";
 
 /// A fleet whose application `shop` trusts an issuer's jobs on one branch.
-struct Fleet {
-    harness: Harness,
+pub(crate) struct Fleet {
+    pub(crate) harness: Harness,
     issuer: Issuer,
     signer: Signer,
 }
 
 impl Fleet {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let signer = Signer::new("RS256", "ci");
         let (harness, issuer) = (Harness::start().await, Issuer::start(&[&signer]).await);
         let rules =
@@ -27,13 +27,13 @@ impl Fleet {
         Self { harness, issuer, signer }
     }
 
-    fn bearer(&self, change: impl FnOnce(&mut Value)) -> String {
+    pub(crate) fn bearer(&self, change: impl FnOnce(&mut Value)) -> String {
         let mut claims = self.issuer.github();
         change(&mut claims);
         format!("Bearer {}", self.signer.token(&claims))
     }
 
-    async fn deploy(&self, path: &str, authorization: &str) -> Answer {
+    pub(crate) async fn deploy(&self, path: &str, authorization: &str) -> Answer {
         let headers = [("authorization", authorization), ("x-scafo-deploy", NO_METADATA)];
         self.harness.send(Method::POST, path, &headers, project()).await
     }

@@ -64,6 +64,21 @@ pub(crate) struct Workload {
     pub(crate) provenance: Value,
 }
 
+/// Why a token does not get in.
+#[derive(Debug)]
+pub(crate) struct Turned {
+    pub(crate) problem: Problem,
+    /// Who it is, as in [`Workload::by`], when the token itself holds up and no rule admits its subject.
+    pub(crate) by: Option<String>,
+}
+
+impl From<Problem> for Turned {
+    /// Nobody knows whose it is.
+    fn from(problem: Problem) -> Self {
+        Self { problem, by: None }
+    }
+}
+
 /// A token that could be good, as far as that can be told without a policy and a key.
 #[derive(Debug)]
 pub(super) struct Claim<'a>(Unverified<'a>);
@@ -104,22 +119,19 @@ impl Workloads {
         Claim(token): Claim<'_>,
         application: &ApplicationName,
         policy: Option<&TrustPolicy>,
-    ) -> Result<Workload, Problem> {
+    ) -> Result<Workload, Turned> {
         let rules = match rules_for(&token, policy) {
-            Rules::OtherIssuer => return Err(issuer_not_admitted(application, token.issuer())),
-            Rules::OtherAudience => return Err(refused(Refusal::Audience)),
+            Rules::OtherIssuer => return Err(issuer_not_admitted(application, token.issuer()).into()),
+            Rules::OtherAudience => return Err(refused(Refusal::Audience).into()),
             Rules::These(rules) => rules,
         };
         let keys = self.issuers.keys(token.issuer(), token.kid()).await.map_err(refused)?;
         let claims = token.verify(&keys).map_err(refused)?;
+        let by = provenance::by(&claims);
         if !rules.iter().any(|rule| rule.admits_subject(&claims.subject)) {
-            return Err(subject_not_admitted(application, &claims.subject));
+            return Err(Turned { problem: subject_not_admitted(application, &claims.subject), by: Some(by) });
         }
-        Ok(Workload {
-            application: application.clone(),
-            by: provenance::by(&claims),
-            provenance: provenance::of(&claims),
-        })
+        Ok(Workload { application: application.clone(), by, provenance: provenance::of(&claims) })
     }
 }
 

@@ -64,7 +64,7 @@ impl Node {
         let policy = self.policy.lock().unwrap().clone();
         let claim = Claim::read(token, self.clock.wall()).map_err(|problem| problem.code)?;
         let admitted = self.workloads.admit(claim, &"shop".parse().unwrap(), Some(&policy)).await;
-        admitted.map_err(|problem| problem.code)
+        admitted.map_err(|turned| turned.problem.code)
     }
 
     fn advance(&self, seconds: u64) {
@@ -247,9 +247,9 @@ async fn an_issuer_that_the_policy_does_not_name_exactly_is_never_asked() {
     let claim = signer.token(&issuer.github());
     let node = Node::trusting(&issuer.url, &["*"]);
     let claim = Claim::read(&claim, node.clock.wall()).unwrap();
-    let refused = node.workloads.admit(claim, &"shop".parse().unwrap(), None).await.unwrap_err();
-    assert_eq!(refused.code, ProblemCode::TrustMismatch);
-    assert!(refused.detail.contains("scafo trust set shop"), "{refused}");
+    let turned = node.workloads.admit(claim, &"shop".parse().unwrap(), None).await.unwrap_err();
+    assert_eq!((turned.problem.code, turned.by.as_deref()), (ProblemCode::TrustMismatch, None));
+    assert!(turned.problem.detail.contains("scafo trust set shop"), "{turned:?}");
     assert_eq!(issuer.asked(), (0, 0));
 }
 
