@@ -20,6 +20,7 @@ use serde::Serialize;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
+use crate::auth::unauthenticated;
 use crate::figures::Figures;
 use crate::surface::{ROUTES, Route};
 
@@ -186,8 +187,14 @@ fn status(code: ProblemCode) -> StatusCode {
 
 fn write_document(response: &mut Response, problem: &Problem, id: &str) {
     let mut document = problem.document();
-    if problem.code == ProblemCode::Internal {
-        document.detail = format!("something failed in this node that must not; its log says what under request {id}");
+    match problem.code {
+        ProblemCode::Internal => {
+            document.detail =
+                format!("something failed in this node that must not; its log says what under request {id}");
+        }
+        // Whoever found it, and also when that was another part of this node: the reason is for the log.
+        ProblemCode::AuthInvalid => document = unauthenticated().document(),
+        _ => {}
     }
     let body = to_json(&document);
     let headers = response.headers_mut();

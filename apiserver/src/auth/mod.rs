@@ -209,9 +209,13 @@ impl Authenticator {
 
 /// The one refusal. `reason` is for the log.
 fn refused(reason: impl std::fmt::Display) -> Problem {
+    unauthenticated().because(reason)
+}
+
+/// The words of the one refusal.
+pub(crate) fn unauthenticated() -> Problem {
     Problem::new(
         ProblemCode::AuthInvalid,
         "this route needs a valid token in the `Authorization: Bearer` header; sign a fresh one for each request",
     )
-    .because(reason)
 }

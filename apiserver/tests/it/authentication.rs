@@ -48,6 +48,12 @@ async fn every_refusal_of_a_token_reads_the_same() {
             seen.push((answer.body, answer.headers.keys().map(ToString::to_string).collect::<Vec<_>>()));
         }
     }
+    // The registry daemon looks for itself whether the key of an operator still stands.
+    harness.registry.world().refuse =
+        Some(Problem::new(ProblemCode::AuthInvalid, "in its own words").titled("Its own"));
+    let answer = harness.get("/v1/operators", &harness.token("root")).await;
+    assert_eq!((answer.status, answer.problem().as_str()), (StatusCode::UNAUTHORIZED, "auth-invalid"));
+    seen.push((answer.body, answer.headers.keys().map(ToString::to_string).collect::<Vec<_>>()));
     seen.dedup();
     assert_eq!(seen.len(), 1, "{seen:?}");
 }
