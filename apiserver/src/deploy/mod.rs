@@ -183,16 +183,20 @@ fn overloaded() -> Problem {
 
 /// A failure of the disk while an artifact is staged.
 fn unstaged(error: io::Error) -> Problem {
-    match error.kind() {
-        // It does not pass by itself: not one of the codes that are waited for.
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Problem::new(
-            ProblemCode::ResourceLimit,
-            "the disk of this node is full, nothing was deployed: free some space under its state directory",
-        )
-        .titled("The disk of this node is full"),
-        _ => Problem::new(ProblemCode::Internal, "the artifact could not be staged"),
+    if is_full(&error) {
+        let detail = "the disk of this node is full, nothing was deployed: free some space under its state directory";
+        return full(detail).because(error);
     }
-    .because(error)
+    Problem::new(ProblemCode::Internal, "the artifact could not be staged").because(error)
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// The disk is full. It does not pass by itself: not one of the codes that are waited for.
+fn full(detail: &str) -> Problem {
+    Problem::new(ProblemCode::ResourceLimit, detail).titled("The disk of this node is full")
 }
 
 #[cfg(test)]
@@ -202,11 +206,17 @@ mod tests {
     #[test]
     fn a_full_disk_is_said_with_what_to_do_and_is_nothing_to_wait_for() {
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
-            let problem = unstaged(kind.into());
-            let Problem { code, title, detail, .. } = &problem;
-            assert_eq!((*code, title.as_deref()), (ProblemCode::ResourceLimit, Some("The disk of this node is full")));
-            assert!(detail.contains("free some space") && detail.contains("nothing was deployed"), "{detail}");
+            for (problem, part) in
+                [(unstaged(kind.into()), "nothing was deployed"), (unpack::disk(kind.into()), "deploy again")]
+            {
+                let Problem { code, title, detail, .. } = &problem;
+                let expected = (ProblemCode::ResourceLimit, Some("The disk of this node is full"));
+                assert_eq!((*code, title.as_deref()), expected);
+                assert!(detail.contains("free some space") && detail.contains(part), "{detail}");
+            }
         }
-        assert_eq!(unstaged(io::ErrorKind::PermissionDenied.into()).code, ProblemCode::Internal);
+        for another in [unstaged, unpack::disk] {
+            assert_eq!(another(io::ErrorKind::PermissionDenied.into()).code, ProblemCode::Internal);
+        }
     }
 }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use scafo_core::problem::{Problem, ProblemCode};
 
 use self::tree::Tree;
+use super::{full, is_full};
 
 /// The configuration files, in the order in which they are looked for.
 const CONFIGURATIONS: [&str; 2] = ["wrangler.jsonc", "wrangler.json"];
@@ -77,7 +78,8 @@ impl Drop for StopOnDrop {
 /// Unpacks `artifact` into the directory `tree`, which is made anew. Gives the bytes of all files. Blocks.
 ///
 /// # Errors
-/// `invalid-input` naming the entry, `resource-limit` naming the limit, `deploy-timeout`, `internal` for a failure of the disk.
+/// `invalid-input` naming the entry, `resource-limit` naming the limit or the full disk, `deploy-timeout`, `internal` for another
+/// failure of the disk.
 pub(super) fn unpack(artifact: &Path, tree: &Path, limits: Limits, stop: &Stop) -> Result<u64, Problem> {
     if tree.exists() {
         fs::remove_dir_all(tree).map_err(disk)?;
@@ -166,13 +168,12 @@ fn unreadable(error: io::Error) -> Problem {
 
 /// A failure of the disk.
 pub(super) fn disk(error: io::Error) -> Problem {
-    let detail = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "the disk of the node is full: free some space under its state directory and deploy again"
-        }
-        _ => "the artifact could not be unpacked on this node; its log says why",
-    };
-    Problem::new(ProblemCode::Internal, detail).because(error)
+    if is_full(&error) {
+        let detail = "the disk of the node is full: free some space under its state directory and deploy again";
+        return full(detail).because(error);
+    }
+    Problem::new(ProblemCode::Internal, "the artifact could not be unpacked on this node; its log says why")
+        .because(error)
 }
 
 #[cfg(test)]
