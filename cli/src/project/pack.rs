@@ -21,6 +21,8 @@ const NEVER: [&str; 3] = [".git", ".scafo", ".wrangler"];
 /// Left out at the top level, alone or with a suffix (`.env.local`): secrets of a development machine, which no deployment
 /// reads.
 const SECRETS: [&str; 2] = [".env", ".dev.vars"];
+/// Both in one directory, they say that it is the state directory of a node, this one's or another's: its keys are in it.
+const STATE: [&str; 2] = ["node-id", "node.key"];
 /// Most entries that are looked at: 15 times what a node takes by default. It ends the walk through a disk that was meant to be
 /// a project.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -101,6 +103,10 @@ fn walk(root: &Path, also_not: Option<&Path>) -> Outcome<(Vec<Entry>, Vec<String
             let metadata = found.metadata().map_err(|error| cannot_read(&path, &error))?;
             let what = classify(root, &path, &metadata)?;
             if what == What::Directory {
+                if is_node_state(&root.join(&path)) {
+                    left_out.push(path.display().to_string());
+                    continue;
+                }
                 waiting.push(path.clone());
             }
             entries.push(Entry { path, what });
@@ -119,6 +125,11 @@ fn is_left_out(path: &Path) -> bool {
     let Some(name) = path.file_name() else { return false };
     let above = path.parent().and_then(Path::file_name);
     NEVER.iter().any(|never| name == *never) || (name == ".cache" && above == Some(OsStr::new("node_modules")))
+}
+
+/// Whether a node has its state in `directory`.
+pub(crate) fn is_node_state(directory: &Path) -> bool {
+    STATE.iter().all(|name| directory.join(name).is_file())
 }
 
 fn is_secret(path: &Path) -> bool {
@@ -430,6 +441,18 @@ mod tests {
         archive.entries().unwrap().next().unwrap().unwrap().read_to_string(&mut text).unwrap();
         assert!(text.contains("\"no_bundle\": true"));
         assert_eq!(std::fs::read_to_string(tree.0.path().join("wrangler.jsonc")).unwrap(), "{\"name\":\"a\"}");
+    }
+
+    #[test]
+    fn the_state_directory_of_any_node_is_left_out_and_named() {
+        let state = ["node-id", "node.key", "operator.key", "bucket.json", "logs/node.log"];
+        let files: Vec<_> = state.iter().flat_map(|file| [format!("data/{file}"), format!("a/b/{file}")]).collect();
+        let mut files: Vec<_> = files.iter().map(String::as_str).collect();
+        files.extend(["a/kept", "c/node.key", "d/node-id"]);
+        let mut packed = Tree::new(&files).pack().unwrap();
+        let expected = ["a/", "a/kept", "c/", "c/node.key", "d/", "d/node-id", "wrangler.jsonc"];
+        assert_eq!(list(&mut packed), expected, "one of the two alone says nothing");
+        assert_eq!(packed.left_out, ["a/b", "data"]);
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn application(args: &DeployArgs, project: &Project) -> Outcome<ApplicationName>
 async fn pack(project: Project, args: &DeployArgs) -> Outcome<Packed> {
     // A node may live inside the project under another name than `.scafo`.
     let state_dir = target::local_state_dir(args.target.state_dir.as_deref()).canonicalize().ok();
-    if state_dir.as_deref() == Some(project.root()) {
+    if state_dir.as_deref() == Some(project.root()) || pack::is_node_state(project.root()) {
         return Err(Failure::new(format!("{} is the state directory of a node", project.root().display()))
             .hint("keep the node's state in a directory of its own: its keys must not go along with a project"));
     }
