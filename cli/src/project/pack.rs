@@ -157,9 +157,11 @@ fn classify(root: &Path, path: &Path, metadata: &Metadata) -> Outcome<What> {
 fn link(root: &Path, path: &Path) -> Outcome<What> {
     let place = root.join(path);
     let target = std::fs::read_link(&place).map_err(|error| cannot_read(path, &error))?;
-    let inside = links::inside(root, path, &target);
-    // The text may be deceived by a link on the way (`here/..` where `here` is one); the kernel is not.
-    let really_inside = place.canonicalize().map_or(true, |real| real.starts_with(root));
+    let real = place.canonicalize().ok();
+    // The text may be deceived by a link on the way (`here/..` where `here` is one); the kernel is not. It knows a place inside also
+    // where the text goes through a link to the project or above it.
+    let really_inside = real.as_ref().is_none_or(|real| real.starts_with(root));
+    let inside = links::inside(root, path, &target).or_else(|| links::inside(root, path, real.as_deref()?));
     match inside {
         Some(target) if really_inside => Ok(What::Link { target }),
         _ => Err(Failure::new(format!(
@@ -401,6 +403,24 @@ mod tests {
         for link in ["node_modules/a -> ../store/a", "node_modules/gone -> ../store/gone", "absolute -> store"] {
             assert!(listed.contains(&link.to_owned()), "{listed:?}");
         }
+    }
+
+    #[test]
+    fn an_absolute_link_into_the_project_goes_along_also_when_it_names_the_project_by_a_link() {
+        let tree = Tree::new(&["store/a/index.js", "bin/tool"]);
+        let elsewhere = tempfile::tempdir().unwrap();
+        let alias = elsewhere.path().join("alias");
+        symlink(tree.0.path(), &alias).unwrap();
+        tree.link("bin/a", alias.join("store/a").to_str().unwrap());
+        tree.link("all", alias.to_str().unwrap());
+        let project = Project::open(&alias).unwrap();
+        let listed = list(&mut pack(&project, None).unwrap());
+        for link in ["bin/a -> ../store/a", "all -> ."] {
+            assert!(listed.contains(&link.to_owned()), "{listed:?}");
+        }
+        // What cannot be followed cannot be known either.
+        tree.link("gone", alias.join("store/gone").to_str().unwrap());
+        assert!(message(tree.pack()).contains("`gone`"));
     }
 
     #[test]
