@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use scafo_store::Bucket;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -164,18 +165,13 @@ impl Conductor {
         let period = self.settings.deploy_poll;
         let mut poll = interval_at(Instant::now() + period, period);
         poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut watch = Watch::default();
         let outcome = loop {
-            let current = self.gate.current();
-            let ended = async {
-                match &current {
-                    Some(generation) => ended_or_hung(generation, self.settings.handler_budget).await,
-                    None => std::future::pending().await,
-                }
-            };
+            watch.follow(self.gate.current(), self.settings.handler_budget);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break Ok(()),
-                () = ended => {
+                () = watch.ended() => {
                     if let Err(failure) = self.restart(&stop).await {
                         break Err(failure);
                     }
@@ -361,6 +357,38 @@ fn unreadable(asked: bool, failure: &Failure) -> Option<Adoption> {
         Adoption::Failed { pointer: None, error }
     };
     asked.then_some(adoption)
+}
+
+/// Looks after the workerd that serves, from its start to its end. It lasts over the turns of the conductor's loop: begun anew with
+/// each, it would never see a silence that is longer than the pause between two polls.
+#[derive(Default)]
+struct Watch {
+    /// The incarnation that is looked after, and its end.
+    of: Option<(u64, BoxFuture<'static, ()>)>,
+}
+
+impl Watch {
+    /// Goes over to what serves now, if that is another process.
+    fn follow(&mut self, current: Option<Arc<Generation>>, limit: Duration) {
+        let known = self.of.as_ref().map(|(incarnation, _)| *incarnation);
+        if known == current.as_ref().map(|generation| generation.incarnation) {
+            return;
+        }
+        self.of = current.map(|generation| {
+            let incarnation = generation.incarnation;
+            let ended: BoxFuture<'static, ()> = Box::pin(async move { ended_or_hung(&generation, limit).await });
+            (incarnation, ended)
+        });
+    }
+
+    /// Waits for its end. May be dropped and called again.
+    async fn ended(&mut self) {
+        match &mut self.of {
+            Some((_, ended)) => ended.await,
+            None => std::future::pending().await,
+        }
+        self.of = None;
+    }
 }
 
 /// Waits until a workerd is gone that nobody stopped. One that answers nothing any more is killed: a Worker in an endless

@@ -275,12 +275,12 @@ fn an_exception_of_the_worker_is_a_500_and_its_words_are_logged() {
 }
 
 #[test]
-fn a_workerd_that_answers_nothing_any_more_is_started_again() {
+fn a_workerd_that_answers_nothing_any_more_is_started_again_however_often_the_pointer_is_looked_at() {
     let world = World::new();
     let script =
         "export default { fetch(request) { while (request.url.endsWith('/loop')); return new Response('fine'); } };";
     world.deploy(&world.project(script, ""));
-    let node = world.node(&[("CELLD_HANDLER_BUDGET_S", "2")]);
+    let node = world.node(&[("CELLD_HANDLER_BUDGET_S", "2"), ("CELLD_DEPLOY_POLL_S", "1")]);
     let first = node.children("workerd");
     let stuck = request(node.public(), "POST", "/loop", "", "x").unwrap();
     assert_eq!(stuck.status, 502, "what was under way is lost: {stuck:?}");
