@@ -153,7 +153,8 @@ impl Plan<'_> {
     pub(crate) fn daemons(&self) -> Result<Vec<Daemon>, Error> {
         let mut daemons = Vec::new();
         if let (Some(bucket), Some(listener)) = (self.embedded, &self.sockets.bucket) {
-            let probe = http_probe(address(listener)?, "localhost".to_owned(), "/.well-known/scafo/health");
+            // Applications could fill the port of the store.
+            let probe = Probe::grpc(&self.dirs.socket(sockets::BUCKETD));
             let sockets = with_figures(("s3", shared(listener)?), self.sockets.bucketd.as_ref())?;
             daemons.push(self.daemon(Name::Bucketd, probe, BACK_GRACE, sockets, &self.bucketd(bucket))?);
         }
@@ -393,10 +394,6 @@ fn with_figures(
 ) -> Result<Vec<(String, OwnedFd)>, Error> {
     let figures = figures.map(|listener| Ok((FIGURES.to_owned(), shared(listener)?)));
     std::iter::once(Ok((name.to_owned(), served))).chain(figures).collect()
-}
-
-fn http_probe(address: SocketAddr, host: String, path: &'static str) -> Probe {
-    Probe::Http { address, host, path }
 }
 
 fn shared(socket: &impl std::os::fd::AsFd) -> Result<OwnedFd, Error> {

@@ -105,15 +105,17 @@ fn a_daemon_that_fails_at_first_is_tried_again() {
     node.ready();
 }
 
-/// Were they asked where strangers connect, they would not become ready, and be killed after a minute.
+/// Were they asked where others connect, they would not become ready, and be killed after a minute.
 #[test]
 fn a_daemon_whose_connections_are_all_taken_is_not_taken_for_one_that_hangs() {
     let place = Place::new();
-    place.fills("apiserver");
-    place.fills("ingressd");
+    for daemon in ["apiserver", "ingressd", "bucketd"] {
+        place.fills(daemon);
+    }
     let mut node = place.start();
     let ready = node.ready();
-    assert!(alive(ready.pids.apiserver) && ready.pids.ingressd.is_some_and(alive));
+    let pids = [Some(ready.pids.apiserver), ready.pids.ingressd, ready.pids.bucketd];
+    assert!(pids.into_iter().all(|pid| pid.is_some_and(alive)));
     assert!(!place.log().contains("hangs; killing it"), "{}", place.log());
 }
 
