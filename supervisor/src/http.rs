@@ -1,5 +1,7 @@
 //! Bounded questions over HTTP/1.1 to processes on this machine: one connection, one answer, a limit on its size and its time.
 
+use std::error::Error;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -31,18 +34,51 @@ pub(crate) struct Answer {
     pub(crate) body: Option<Bytes>,
 }
 
+/// No answer came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unanswered {
+    /// Refused, cut off, or nothing within the deadline.
+    Silent,
+    /// Nobody was asked, for want of something here: that says nothing about the other side.
+    NotAsked,
+}
+
+/// Whether what went wrong is that this process, or this machine, has too little of something to ask anybody: descriptors, memory or
+/// ports.
+pub(crate) fn is_a_lack(error: &(dyn Error + 'static)) -> bool {
+    const LACKS: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+    let mut below = Some(error);
+    while let Some(error) = below {
+        let errno = error.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+        if errno.is_some_and(|errno| LACKS.contains(&errno)) {
+            return true;
+        }
+        below = error.source();
+    }
+    false
+}
+
 impl Question {
     pub(crate) fn get(address: SocketAddr, path: &'static str, limit: usize, deadline: Duration) -> Self {
         Self { address, method: Method::GET, host: address.to_string(), path, limit, deadline }
     }
 
-    /// Asks. `None`: no answer within the deadline.
-    pub(crate) async fn ask(self) -> Option<Answer> {
-        tokio::time::timeout(self.deadline, self.exchange()).await.ok()?
+    /// Asks, for as long as the deadline says.
+    pub(crate) async fn ask(self) -> Result<Answer, Unanswered> {
+        let asked = async {
+            let stream = TcpStream::connect(self.address).await.map_err(|error| {
+                if is_a_lack(&error) {
+                    tracing::debug!(%error, address = %self.address, "cannot ask");
+                    return Unanswered::NotAsked;
+                }
+                Unanswered::Silent
+            })?;
+            self.exchange(stream).await.ok_or(Unanswered::Silent)
+        };
+        tokio::time::timeout(self.deadline, asked).await.unwrap_or(Err(Unanswered::Silent))
     }
 
-    async fn exchange(&self) -> Option<Answer> {
-        let stream = TcpStream::connect(self.address).await.ok()?;
+    async fn exchange(&self, stream: TcpStream) -> Option<Answer> {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
         // Ends with this scope, and the connection with it.
         let mut driver = JoinSet::new();
@@ -100,6 +136,20 @@ mod tests {
     #[tokio::test]
     async fn silence_ends_at_the_deadline() {
         let (address, _server) = answering(b"").await;
-        assert!(Question::get(address, "/", 10, Duration::from_millis(50)).ask().await.is_none());
+        let asked = Question::get(address, "/", 10, Duration::from_millis(50)).ask().await;
+        assert_eq!(asked.unwrap_err(), Unanswered::Silent);
+    }
+
+    #[test]
+    fn what_we_lack_ourselves_is_nobodys_silence() {
+        // As a call over a channel fails that cannot connect.
+        let status =
+            |errno: Errno| tonic::Status::from_error(Box::new(tonic::ConnectError(Box::new(io::Error::from(errno)))));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL] {
+            assert!(is_a_lack(&io::Error::from(errno)) && is_a_lack(&status(errno)), "{errno:?}");
+        }
+        for errno in [Errno::CONNREFUSED, Errno::CONNRESET, Errno::TIMEDOUT, Errno::AGAIN, Errno::NOENT] {
+            assert!(!is_a_lack(&io::Error::from(errno)) && !is_a_lack(&status(errno)), "{errno:?}");
+        }
     }
 }

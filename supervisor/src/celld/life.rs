@@ -55,6 +55,8 @@ pub(super) enum Found {
     NotReady,
     /// None.
     Silent,
+    /// We could not ask.
+    Unknown,
 }
 
 /// What is to be done. The outcome of `Spawn` comes back as an event at once.
@@ -79,6 +81,7 @@ struct Run {
     was_ready: bool,
     /// Probes in a row that did not find it ready.
     failures: u32,
+    /// The last answer, or the last probe that we could not make.
     last_answer: Instant,
     killed: bool,
 }
@@ -282,6 +285,8 @@ impl Machine {
                     return Some(Effect::Kill);
                 }
             }
+            // Nothing is known of this time, so no silence lasts over it.
+            Event::Probed(Found::Unknown) => run.last_answer = now,
             Event::Wanted | Event::Renewed | Event::Spawned | Event::NotSpawned | Event::Time => {}
         }
         self.phase = Phase::Running(run);

@@ -463,3 +463,16 @@ fn exits_that_are_ten_minutes_old_are_no_crash_loop() {
     test.step(800, Event::Ended(Exit::Code(1)));
     assert_eq!(test.state(), Some(ProcessState::BackingOff), "the first one was more than ten minutes ago");
 }
+
+#[test]
+fn a_probe_that_we_cannot_make_ourselves_is_no_silence() {
+    let mut test = Test::ready();
+    for second in (2..600).step_by(2) {
+        assert_eq!(test.step(second, Event::Probed(Found::Unknown)), None, "{second}");
+        assert_eq!(test.state(), Some(ProcessState::Ready));
+    }
+    // The silence begins when it can be heard.
+    assert_eq!(test.step(600, Event::Probed(Found::Silent)), None);
+    assert_eq!(test.step(657, Event::Probed(Found::Silent)), None);
+    assert_eq!(test.step(658, Event::Probed(Found::Silent)), Some(Effect::Kill));
+}

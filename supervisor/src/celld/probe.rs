@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::life::Found;
 use super::version::Version;
-use crate::http::Question;
+use crate::http::{Question, Unanswered};
 
 /// Time between two probes of a process that has not been ready: what a deploy waits for.
 pub(super) const STARTING: Duration = Duration::from_millis(50);
@@ -66,13 +66,14 @@ impl Prober {
 async fn probe(public: SocketAddr, internal: SocketAddr, look: bool) -> Probed {
     let health = Question::get(public, Version::health_path(), MAX_HEALTH_BYTES, DEADLINE);
     let found = match health.ask().await {
-        Some(answer) if answer.status.is_success() => Found::Ready,
-        Some(_) => Found::NotReady,
-        None => Found::Silent,
+        Ok(answer) if answer.status.is_success() => Found::Ready,
+        Ok(_) => Found::NotReady,
+        Err(Unanswered::Silent) => Found::Silent,
+        Err(Unanswered::NotAsked) => Found::Unknown,
     };
     let deployment = match found {
-        Found::Ready if look => Question::get(internal, "/state", MAX_STATE_BYTES, DEADLINE).ask().await,
-        Found::Ready | Found::NotReady | Found::Silent => None,
+        Found::Ready if look => Question::get(internal, "/state", MAX_STATE_BYTES, DEADLINE).ask().await.ok(),
+        Found::Ready | Found::NotReady | Found::Silent | Found::Unknown => None,
     };
     Probed { found, deployment: deployment.and_then(|answer| served(&answer.body?)) }
 }

@@ -54,6 +54,8 @@ pub(crate) enum Found {
     NotServing,
     /// No answer.
     Silent,
+    /// We could not ask.
+    Unknown,
 }
 
 /// One daemon over its restarts.
@@ -63,11 +65,11 @@ pub(super) struct Life {
     next_pause: Duration,
     /// Since when it serves without a break.
     serving_since: Option<Instant>,
-    /// When this process was started.
+    /// When this process was started, or when we last could not ask it.
     started: Option<Instant>,
     /// Whether it has answered at all.
     spoke: bool,
-    /// When it last answered; counted only once it has served.
+    /// When it last answered, or we last could not ask it; counted only once it has served.
     last_answer: Option<Instant>,
 }
 
@@ -86,7 +88,7 @@ impl Life {
 
     /// A probe came back. `true`: it hangs, kill it.
     pub(super) fn probed(&mut self, found: Found, now: Instant) -> bool {
-        self.spoke |= found != Found::Silent;
+        self.spoke |= matches!(found, Found::Serving | Found::NotServing);
         match found {
             Found::Serving => {
                 let since = *self.serving_since.get_or_insert(now);
@@ -98,6 +100,12 @@ impl Life {
             }
             Found::NotServing => {
                 self.serving_since = None;
+                self.last_answer = self.last_answer.map(|_| now);
+                false
+            }
+            // Nothing is known of this time, so no silence lasts over it.
+            Found::Unknown => {
+                self.started = self.started.map(|_| now);
                 self.last_answer = self.last_answer.map(|_| now);
                 false
             }
@@ -200,5 +208,20 @@ mod tests {
         assert!(!life.probed(Found::NotServing, start + seconds(29)));
         assert!(!life.probed(Found::Silent, start + seconds(58)));
         assert!(life.probed(Found::Silent, start + seconds(59)));
+    }
+
+    #[test]
+    fn a_probe_that_we_cannot_make_ourselves_is_no_silence() {
+        let mut life = Life::new(Patience::LEASES);
+        let start = Instant::now();
+        life.started(start);
+        assert!(!life.probed(Found::Unknown, start + seconds(700)), "it may have had much to say");
+        assert!(!life.probed(Found::Silent, start + seconds(702)));
+        life.probed(Found::Serving, start + seconds(704));
+        for second in 706..800 {
+            assert!(!life.probed(Found::Unknown, start + seconds(second)));
+        }
+        assert!(!life.probed(Found::Silent, start + seconds(803)));
+        assert!(life.probed(Found::Silent, start + seconds(804)), "the silence began when it could be heard");
     }
 }

@@ -11,6 +11,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::life::Found;
+use crate::http::is_a_lack;
 
 /// How long one answer may take. The socket is ours, so while a daemon starts the question waits in the backlog and is answered
 /// the moment it serves.
@@ -31,6 +32,7 @@ impl Probe {
         match tokio::time::timeout(DEADLINE, client.check(request)).await {
             Ok(Ok(answer)) if answer.get_ref().status == i32::from(ServingStatus::Serving) => Found::Serving,
             Ok(Ok(_)) => Found::NotServing,
+            Ok(Err(status)) if is_a_lack(&status) => Found::Unknown,
             Ok(Err(status)) if scafo_proto::status::is_transport(&status) => Found::Silent,
             Ok(Err(_)) => Found::NotServing,
             Err(_) => Found::Silent,
