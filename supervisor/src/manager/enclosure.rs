@@ -3,6 +3,7 @@
 //! before its program runs, so nothing that it starts is anywhere else.
 
 use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use scafo_core::ApplicationName;
@@ -52,7 +53,7 @@ pub(crate) enum Enclosure {
     #[default]
     None,
     /// Scopes below `scafo-apps.slice`.
-    Scopes(Connection),
+    Scopes(Link<Connection>),
     /// Control groups of our own.
     Cgroups(Cgroups),
 }
@@ -63,7 +64,7 @@ impl Enclosure {
     pub(crate) async fn open(users: Option<&Users>) -> Self {
         if is_there() && rustix::process::geteuid().is_root() {
             match tokio::time::timeout(DEADLINE, Connection::system()).await {
-                Ok(Ok(bus)) => return Self::Scopes(bus),
+                Ok(Ok(bus)) => return Self::Scopes(Link(Mutex::new(Some(bus)))),
                 Ok(Err(error)) => tracing::warn!(%error, "applications get no scopes: the system bus does not answer"),
                 Err(_) => tracing::warn!("applications get no scopes: the system bus does not answer in time"),
             }
@@ -120,10 +121,16 @@ impl Enclosure {
         let taken = match self {
             Self::None => Ok(()),
             Self::Cgroups(groups) => groups.take(application, pid, bounds),
-            Self::Scopes(bus) => match tokio::time::timeout(DEADLINE, scope(bus, application, pid, bounds)).await {
-                Ok(taken) => taken.map_err(io::Error::other),
-                Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "systemd did not answer in time")),
-            },
+            Self::Scopes(link) => {
+                let scope = |bus| async move { scope(&bus, application, pid, bounds).await };
+                match tokio::time::timeout(DEADLINE, link.ask(Connection::system, scope)).await {
+                    Ok(taken) => taken.map_err(io::Error::other),
+                    Err(_) => {
+                        link.keep(None);
+                        Err(io::Error::new(io::ErrorKind::TimedOut, "systemd did not answer in time"))
+                    }
+                }
+            }
         };
         if let Err(error) = taken {
             tracing::error!(%application, pid, %error, "its process runs without limits from outside");
@@ -139,6 +146,42 @@ impl Enclosure {
     }
 }
 
+/// A connection to the bus, kept for the next one who asks. All of them break when the bus is started again.
+#[derive(Debug)]
+pub(crate) struct Link<C>(Mutex<Option<C>>);
+
+impl<C: Clone> Link<C> {
+    fn keep(&self, connection: Option<C>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = connection;
+    }
+
+    /// Asks over the connection that is kept, and once more over a new one when that is broken.
+    async fn ask<O, F>(&self, open: impl Fn() -> O, ask: impl Fn(C) -> F) -> zbus::Result<()>
+    where
+        O: Future<Output = zbus::Result<C>>,
+        F: Future<Output = zbus::Result<()>>,
+    {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(connection) = kept {
+            match ask(connection).await {
+                Err(error) if !is_an_answer(&error) => {
+                    tracing::warn!(%error, "the connection to the system bus is broken; making a new one");
+                    self.keep(None);
+                }
+                answer => return answer,
+            }
+        }
+        let connection = Box::pin(open()).await?;
+        self.keep(Some(connection.clone()));
+        ask(connection).await
+    }
+}
+
+/// Whether somebody on the bus said so.
+const fn is_an_answer(error: &zbus::Error) -> bool {
+    matches!(error, zbus::Error::MethodError(..))
+}
+
 /// The scope of an application.
 fn unit(application: &ApplicationName) -> String {
     format!("scafo-app-{application}.scope")
@@ -150,17 +193,23 @@ async fn scope(bus: &Connection, application: &ApplicationName, pid: u32, bounds
         if !exists(&error) {
             return Err(error);
         }
+        // Over a connection that broke before the answer came.
+        if is_within(pid, &unit).await {
+            return Ok(());
+        }
         // What the last process left there; two processes of one application never run.
         let _ = bus.call_method(Some(SYSTEMD), OBJECT, MANAGER, "KillUnit", &(unit.as_str(), "all", 9_i32)).await;
         tokio::time::sleep(LOOKS * 10).await;
     }
-    loop {
-        let groups = tokio::fs::read_to_string(format!("/proc/{pid}/cgroup")).await.unwrap_or_default();
-        if groups.lines().any(|line| line.ends_with(&unit)) {
-            return Ok(());
-        }
+    while !is_within(pid, &unit).await {
         tokio::time::sleep(LOOKS).await;
     }
+    Ok(())
+}
+
+async fn is_within(pid: u32, unit: &str) -> bool {
+    let groups = tokio::fs::read_to_string(format!("/proc/{pid}/cgroup")).await.unwrap_or_default();
+    groups.lines().any(|line| line.ends_with(unit))
 }
 
 async fn start(
@@ -201,6 +250,29 @@ mod tests {
     #[test]
     fn the_bound_stands_above_the_ceiling_that_celld_keeps() {
         assert_eq!(Bounds::above(768, 9), Bounds { memory: 1 << 30, tasks: 9 });
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_the_bus_that_broke_is_replaced_and_an_answer_is_believed() {
+        let broken = || zbus::Error::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        let asked = Mutex::new(Vec::new());
+        let link = Link(Mutex::new(Some(1)));
+        let open = || async { Ok(2) };
+        let only_the_new_one = |connection: i32| {
+            asked.lock().unwrap().push(connection);
+            async move { if connection == 2 { Ok(()) } else { Err(broken()) } }
+        };
+        link.ask(open, only_the_new_one).await.unwrap();
+        link.ask(open, only_the_new_one).await.unwrap();
+        assert_eq!(*asked.lock().unwrap(), [1, 2, 2]);
+        // Without a bus there is none, and the next one who asks looks again.
+        link.ask(|| async { Err(broken()) }, |_| async { Err(broken()) }).await.unwrap_err();
+        link.ask(open, only_the_new_one).await.unwrap();
+        let refused = zbus::Message::method_call("/", "Start").unwrap().build(&()).unwrap();
+        let name = "org.freedesktop.systemd1.UnitExists".try_into().unwrap();
+        let refused = zbus::Error::MethodError(name, None, refused);
+        let none = || async { unreachable!("an answer came") };
+        link.ask(none, |_| async { Err(refused.clone()) }).await.unwrap_err();
     }
 
     #[tokio::test]
