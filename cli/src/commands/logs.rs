@@ -60,7 +60,7 @@ fn unreadable(path: &Path, error: &io::Error) -> Failure {
         io::ErrorKind::PermissionDenied => failure.hint("run the command as root, or as the user that runs the node"),
         io::ErrorKind::NotFound => failure.hint(
             "no process of this application ever ran here: check its name (scafo app list), the state directory (--state-dir), \
-             and which node serves it (scafo app show)",
+             which node serves it (scafo app show), and whether it could not be started (scafo status)",
         ),
         _ => failure,
     }

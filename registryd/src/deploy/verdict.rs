@@ -179,7 +179,7 @@ fn silent(node: &NodeId, state: Option<ProcessState>) -> Problem {
     };
     Problem::new(
         ProblemCode::DeployTimeout,
-        format!("published, but node `{node}` {seen}; look at the application's log there"),
+        format!("published, but node `{node}` {seen}; look at `scafo status` and the application's log there"),
     )
 }
 

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use rustix::process::Signal;
 use scafo_core::record::ProcessState;
 use scafo_core::view::{LastExit, ProcessStatus};
-use scafo_core::{ApplicationName, DeploymentVersion, Timestamp};
+use scafo_core::{ApplicationName, DeploymentVersion, Timestamp, text};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -25,6 +25,7 @@ use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use super::strays::Noted;
 use super::version::Version;
+use crate::api::NOT_STARTED;
 use crate::manager::Bounds;
 use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
 use crate::state::{Book, Pair};
@@ -35,6 +36,8 @@ const SHORTEST_TTL: Duration = Duration::from_millis(100);
 const FILES: u64 = 65_536;
 /// Processes and threads of one application: what celld and the stand-in have, tenfold.
 const TASKS: u64 = 512;
+/// Longest reason that is shown why a process could not be started.
+const MAX_REASON_BYTES: usize = 512;
 /// When memory runs out, an application goes before a daemon that all of them need.
 const EASIER_TO_KILL: i32 = 300;
 
@@ -349,6 +352,8 @@ impl Driver {
             Ok(()) => Event::Spawned,
             Err(reason) => {
                 tracing::error!(application = %self.application, %reason, "cannot start its process; trying again later");
+                let said = Some(format!("{NOT_STARTED}{}", text::head(&reason, MAX_REASON_BYTES)));
+                self.last_exit = Some(LastExit { code: None, signal: None, at: now(), said });
                 self.shared.memory().release(&self.application);
                 Record::forget(&self.shared.launch.dirs.processes(), &self.application);
                 Event::NotSpawned
@@ -357,7 +362,10 @@ impl Driver {
     }
 
     async fn try_spawn(&mut self) -> Result<(), String> {
-        let (program, version) = self.shared.runtime.current().await.map_err(|problem| format!("{problem:?}"))?;
+        let (program, version) = self.shared.runtime.current().await.map_err(|problem| {
+            tracing::warn!(application = %self.application, ?problem, "there is no celld for its process");
+            problem.detail
+        })?;
         let shared = Arc::clone(&self.shared);
         let (processes, own) = (shared.launch.dirs.processes(), shared.launch.own(&self.application));
         let memory_mib = shared.memory().allot(&self.application, shared.wanted.load(Ordering::Relaxed));
@@ -395,7 +403,7 @@ impl Driver {
                 .enclosure
                 .start(&shared.spawner, spec, &self.application, bounds)
                 .await
-                .map_err(|error| error.to_string())?,
+                .map_err(|error| format!("celld cannot be executed: {error}"))?,
         };
         // One that has ended already has no start time, and its end is about to be seen.
         if let Some(found) = record.clone().of(process.pid()) {

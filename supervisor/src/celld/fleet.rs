@@ -464,6 +464,7 @@ mod tests {
 
     use super::super::command::tests::launch;
     use super::*;
+    use crate::api::NOT_STARTED;
     use crate::state::Dirs;
 
     /// A fleet with directories of its own.
@@ -518,6 +519,24 @@ mod tests {
             }
             assert!(ended, "{how:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_reason_why_a_process_could_not_be_started_is_shown() {
+        let state = tempfile::tempdir().unwrap();
+        let dirs = Dirs::create(&state.path().join("state"), &state.path().join("run")).unwrap();
+        let fleet = fleet(dirs);
+        let shop: ApplicationName = "shop".parse().unwrap();
+        fleet.book().keep(&shop, Pair { public: 24_000, internal: 24_001 }).unwrap();
+        let mut statuses = fleet.watch();
+        let processes = BTreeMap::from([(shop.clone(), Asked::default())]);
+        fleet.apply(&Order { processes, ..Order::default() }).unwrap();
+        let shown = statuses.wait_for(|statuses| statuses.get(&shop).is_some_and(|status| status.last_exit.is_some()));
+        let shown = tokio::time::timeout(Duration::from_secs(60), shown).await.unwrap().unwrap().clone();
+        let exit = shown[&shop].last_exit.clone().unwrap();
+        let said = exit.said.unwrap();
+        assert!((exit.code, exit.signal) == (None, None) && said.starts_with(NOT_STARTED), "{said}");
+        assert!(said.contains("no celld"), "{said}");
     }
 
     #[test]

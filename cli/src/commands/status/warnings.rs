@@ -2,7 +2,7 @@
 
 use scafo_core::record::{Adoption, NodeRecord, ProcessState, Serving, UnplacedReason};
 use scafo_core::view::{DaemonState, ProcessStatus, Unplaced};
-use scafo_supervisor::Ready;
+use scafo_supervisor::{NOT_STARTED, Ready};
 
 use super::render::is_standin;
 
@@ -75,6 +75,12 @@ fn not_placed(unplaced: &Unplaced) -> String {
 }
 
 fn of_process(process: &ProcessStatus) -> Option<String> {
+    let name = &process.application;
+    let waits = matches!(process.state, ProcessState::BackingOff | ProcessState::CrashLooping);
+    let unstarted = process.last_exit.as_ref().filter(|exit| waits && exit.code.or(exit.signal).is_none());
+    if let Some(why) = unstarted.and_then(|exit| exit.said.as_ref()?.strip_prefix(NOT_STARTED)) {
+        return Some(format!("{name} {NOT_STARTED}{why}; it is tried again after a pause, see the log of the node"));
+    }
     let what = match process.state {
         ProcessState::Unhealthy => "does not answer its health checks",
         ProcessState::BackingOff => "has ended and is started again after a pause",
@@ -86,7 +92,6 @@ fn of_process(process: &ProcessStatus) -> Option<String> {
         (None, Some(signal)) => format!(" (last exit: signal {signal})"),
         (None, None) => String::new(),
     });
-    let name = &process.application;
     Some(format!("{name} {what}{last}; see `scafo logs {name}`"))
 }
 
@@ -122,6 +127,21 @@ the record _scafo/applications/x.json cannot be used: v is 2
 shop has 1 of 3 nodes: too few nodes match its selector
 counter ends again and again without having been ready (last exit: code 3); see `scafo logs counter`
 "#);
+    }
+
+    #[test]
+    fn the_reason_why_a_process_could_not_be_started_is_said() {
+        let mut json = super::super::render::tests::well();
+        json["processes"][0]["state"] = "backing-off".into();
+        json["processes"][0]["lastExit"] =
+            serde_json::json!({ "at": "2026-04-01T12:30:00.000Z", "said": format!("{NOT_STARTED}the disk is full") });
+        let state: DaemonState = serde_json::from_value(json).unwrap();
+        assert_eq!(
+            warnings(&state, None),
+            [
+                "counter could not be started: the disk is full; it is tried again after a pause, see the log of the node"
+            ]
+        );
     }
 
     #[test]
