@@ -252,10 +252,11 @@ impl Driver {
             self.probe = Some(self.probe_in(if starting { probe::STARTING } else { probe::USUAL }));
         }
         let (process, probe, wake) = (&mut self.process, &mut self.probe, self.machine.wake());
+        let is_ours = !self.adopted;
         tokio::select! {
             biased;
             wish = changed(&mut self.wishes) => self.event_of(wish),
-            exit = ended(process) => Event::Ended(exit),
+            exit = ended(process, is_ours) => Event::Ended(exit),
             () = self.tap.nudge.notified() => {
                 self.prober.nudge();
                 if self.machine.is_running() {
@@ -496,8 +497,11 @@ async fn changed(wishes: &mut watch::Receiver<Wish>) -> Wish {
     wishes.borrow_and_update().clone()
 }
 
-async fn ended(process: &mut Option<ProcessHandle>) -> Exit {
+/// With one of ours goes what it left in its group: a script that did not `exec` its celld. The number of another one's group may be
+/// somebody else's by then.
+async fn ended(process: &mut Option<ProcessHandle>, is_ours: bool) -> Exit {
     match process {
+        Some(process) if is_ours => process.ended_with_its_group().await,
         Some(process) => process.ended().await,
         None => std::future::pending().await,
     }

@@ -138,7 +138,7 @@ impl Enclosure {
         door.open().await;
     }
 
-    /// Its process has ended, and its group was killed.
+    /// Its process has ended, and its group was killed, where it was a child of ours.
     pub(crate) fn forget(&self, application: &ApplicationName) {
         if let Self::Cgroups(groups) = self {
             groups.forget(application);

@@ -180,6 +180,27 @@ async fn a_killed_celld_is_started_again_on_the_same_ports() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_script_that_does_not_exec_its_celld_leaves_behind_ends_with_it() {
+    let place = Place::new();
+    place.stays();
+    let mut node = place.start();
+    node.ready();
+    let mut client = node.client();
+    apply(&mut client, 1, &["shop"]).await.unwrap();
+    let before = watched(&mut client, ready_with("v1")).await.remove(0);
+    let is_real = |pid: &u32| {
+        String::from_utf8_lossy(&std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())
+            .contains("real-celld")
+    };
+    let running = || mentioning(&place.state()).into_iter().filter(is_real).collect::<Vec<u32>>();
+    let first = running();
+    assert!(!first.is_empty() && !first.contains(&before.pid.unwrap()), "{first:?}");
+    crate::node::signal(before.pid.unwrap(), Signal::SIGKILL);
+    watched(&mut client, |s| s.iter().any(|s| s.restarts == 1) && ready_with("v1")(s)).await;
+    assert!(running().iter().all(|pid| !first.contains(pid)), "{}", place.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn applications_outlive_a_killed_supervisor_and_are_taken_over_by_the_next() {
     let place = Place::new();
     let mut first = place.start();

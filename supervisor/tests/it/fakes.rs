@@ -13,22 +13,32 @@ pub(crate) fn install(dir: &Path) {
         symlink(FAKE, dir.join(format!("scafo-{daemon}"))).unwrap();
     }
     symlink(FAKE, dir.join("real-celld")).unwrap();
-    celld(dir, "");
+    celld(dir, "", "exec");
+}
+
+/// Has the celld of this directory stay beside the program that it starts.
+pub(crate) fn stay(dir: &Path) {
+    celld(dir, "", "");
 }
 
 /// Has the celld of this directory wait for a file before it says its version, and say that it waits by another.
 pub(crate) fn hesitate(dir: &Path) {
     let at = dir.display();
-    celld(dir, &format!("touch '{at}/celld.asked'; while [ ! -e '{at}/celld.goes-on' ]; do sleep 0.01; done; "));
+    celld(
+        dir,
+        &format!("touch '{at}/celld.asked'; while [ ! -e '{at}/celld.goes-on' ]; do sleep 0.01; done; "),
+        "exec",
+    );
 }
 
-fn celld(dir: &Path, before_version: &str) {
+fn celld(dir: &Path, before_version: &str, exec: &str) {
     let at = dir.display();
     let text = format!(
         "#!/bin/sh\n\
          if [ \"$1\" = --version ]; then {before_version}echo 'celld 0.6.0'; exit 0; fi\n\
          if [ \"$1\" = deploy ]; then . '{at}/deploy.sh'; fi\n\
-         exec '{at}/real-celld' \"$@\"\n"
+         {exec} '{at}/real-celld' \"$@\"\n\
+         exit $?\n"
     );
     // Another process writes it: what forks here meanwhile would hold it open, and then the kernel does not start it.
     let script = dir.join("celld.sh");

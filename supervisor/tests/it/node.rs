@@ -65,6 +65,11 @@ impl Place {
         std::os::unix::fs::symlink("full", self.fakes().join(format!("{what}.full"))).unwrap();
     }
 
+    /// Has celld be a script that does not `exec` the program.
+    pub(crate) fn stays(&self) {
+        crate::fakes::stay(&self.fakes());
+    }
+
     /// Has celld say its version only when there is a file `celld.goes-on`; once it was asked there is a file `celld.asked`.
     pub(crate) fn hesitates(&self) {
         crate::fakes::hesitate(&self.fakes());
