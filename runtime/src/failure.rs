@@ -3,8 +3,11 @@
 use std::{
     error::Error,
     fmt::{self, Write as _},
+    io,
     process::ExitCode,
 };
+
+use nix::errno::Errno;
 
 /// How the process ends. The numbers are celld's, and supervisors act on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +61,9 @@ impl Failure {
         Self { message: message.into(), source: Some(source.into()) }
     }
 
-    /// Whether the bucket gave no answer. Nothing follows from that about what was asked for, and another try may get one.
-    pub(crate) fn is_of_the_bucket(&self) -> bool {
+    /// Whether this says nothing about what was asked for, and another try may go well: the bucket gave no answer, or this machine
+    /// lacked something for the moment.
+    pub(crate) fn may_pass(&self) -> bool {
         let mut below = self.source();
         while let Some(error) = below {
             if let Some(error) = error.downcast_ref::<scafo_store::Error>() {
@@ -68,6 +72,9 @@ impl Failure {
                     error,
                     scafo_store::Error::TooLarge { .. } | scafo_store::Error::Nonconforming { .. }
                 );
+            }
+            if error.downcast_ref::<io::Error>().is_some_and(is_a_lack) {
+                return true;
             }
             below = error.source();
         }
@@ -90,6 +97,13 @@ impl Failure {
         }
         text
     }
+}
+
+/// Whether the machine has too little of something: of disk, memory, descriptors or processes.
+fn is_a_lack(error: &io::Error) -> bool {
+    const LACKS: [Errno; 6] =
+        [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN];
+    error.raw_os_error().is_some_and(|number| LACKS.contains(&Errno::from_raw(number)))
 }
 
 impl fmt::Display for Failure {
@@ -145,9 +159,22 @@ mod tests {
         let large = scafo_store::Error::TooLarge { key: "k".into(), size: 2, limit: 1 };
         for (source, open) in [(silent, true), (large, false)] {
             let failure = Failure::because("load the deployment", Failure::because("read the manifest", source));
-            assert_eq!(failure.is_of_the_bucket(), open, "{failure:?}");
+            assert_eq!(failure.may_pass(), open, "{failure:?}");
         }
-        assert!(!Failure::because("start workerd", std::io::Error::other("no memory")).is_of_the_bucket());
+        assert!(!Failure::because("start workerd", io::Error::other("no memory")).may_pass());
+    }
+
+    #[test]
+    fn what_this_machine_lacks_for_the_moment_is_no_fault_of_the_deployment() {
+        let of = |errno: Errno| {
+            Failure::because("take the deployment", Failure::because("write a module", io::Error::from(errno)))
+        };
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN] {
+            assert!(of(errno).may_pass(), "{errno:?}");
+        }
+        for errno in [Errno::EACCES, Errno::ENOENT, Errno::ENAMETOOLONG] {
+            assert!(!of(errno).may_pass(), "{errno:?}");
+        }
     }
 
     #[test]

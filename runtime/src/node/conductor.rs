@@ -58,7 +58,8 @@ pub(super) enum Adoption {
         pointer: Option<Pointer>,
         error: String,
     },
-    /// The bucket gave no answer: what the pointer names may be as good as it gets, and another try finds out.
+    /// The bucket gave no answer, or this machine lacked something: what the pointer names may be as good as it gets, and another try
+    /// finds out.
     Unavailable {
         error: String,
     },
@@ -238,7 +239,7 @@ impl Conductor {
                 Adoption::Adopted { generation, pointer }
             }
             Ok(None) => self.unchanged(),
-            Err(failure) if failure.is_of_the_bucket() => {
+            Err(failure) if failure.may_pass() => {
                 // The next poll tries it again, too.
                 self.seen = None;
                 let error = failure.chain();
@@ -351,11 +352,8 @@ impl Conductor {
 fn unreadable(asked: bool, failure: &Failure) -> Option<Adoption> {
     let error = failure.chain();
     tracing::warn!(event = "deployment_pointer_unreadable", error, "the deployment pointer cannot be read");
-    let adoption = if failure.is_of_the_bucket() {
-        Adoption::Unavailable { error }
-    } else {
-        Adoption::Failed { pointer: None, error }
-    };
+    let adoption =
+        if failure.may_pass() { Adoption::Unavailable { error } } else { Adoption::Failed { pointer: None, error } };
     asked.then_some(adoption)
 }
 
