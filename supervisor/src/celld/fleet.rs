@@ -266,6 +266,10 @@ impl Fleet {
                 tracing::warn!(%application, %error, "cannot remove what it left; trying again later");
             }
         }
+        // Those of applications that left while this node was down have no entry that says so.
+        if let Err(error) = self.book().release_others(lives, now()) {
+            tracing::warn!(%error, "cannot write the port book");
+        }
         let kept = belongings.kept(&order.installation).filter(|name| !order.processes.contains_key(*name));
         outcome.map(|()| kept.cloned().collect())
     }
@@ -537,6 +541,20 @@ mod tests {
         let said = exit.said.unwrap();
         assert!((exit.code, exit.signal) == (None, None) && said.starts_with(NOT_STARTED), "{said}");
         assert!(said.contains("no celld"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn the_ports_of_an_application_that_left_while_the_node_was_down_are_given_back() {
+        let state = tempfile::tempdir().unwrap();
+        let dirs = Dirs::create(&state.path().join("state"), &state.path().join("run")).unwrap();
+        let book = dirs.state.join("ports.json");
+        let fleet = fleet(dirs);
+        let [left, stays] = ["left", "stays"].map(|name| name.parse::<ApplicationName>().unwrap());
+        fleet.book().keep(&left, Pair { public: 24_000, internal: 24_001 }).unwrap();
+        fleet.book().keep(&stays, Pair { public: 24_002, internal: 24_003 }).unwrap();
+        fleet.apply(&Order { processes: BTreeMap::from([(stays, Asked::default())]), ..Order::default() }).unwrap();
+        let book: serde_json::Value = serde_json::from_slice(&std::fs::read(book).unwrap()).unwrap();
+        assert!(book["left"]["unusedSince"].is_string() && book["stays"]["unusedSince"].is_null(), "{book}");
     }
 
     #[test]

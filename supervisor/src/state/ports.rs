@@ -125,6 +125,22 @@ impl Book {
         }
     }
 
+    /// Says that of every application that is not among these.
+    pub(crate) fn release_others(
+        &mut self,
+        is_used: impl Fn(&ApplicationName) -> bool,
+        now: Timestamp,
+    ) -> io::Result<()> {
+        let mut changed = false;
+        for (name, entry) in &mut self.entries {
+            if entry.unused_since.is_none() && !is_used(name) {
+                entry.unused_since = Some(now);
+                changed = true;
+            }
+        }
+        if changed { self.save() } else { Ok(()) }
+    }
+
     fn untouched(&self, start: usize, free: &impl Fn(u16) -> bool) -> Option<Pair> {
         let taken: BTreeSet<u16> = self.entries.values().flat_map(|e| [e.pair.public, e.pair.internal]).collect();
         let width = self.range.len();
