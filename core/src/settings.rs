@@ -233,7 +233,7 @@ pub struct DeployIntakeSettings {
     pub queue: u32,
     /// How long receiving one artifact may take, default 10 min.
     pub receive_timeout: Millis,
-    /// How long a staged deploy may wait for its turn, default 5 min.
+    /// How long a staged deploy may wait to be unpacked, default 5 min.
     pub queue_timeout: Millis,
     /// How long one deploy may take after that, default 10 min.
     pub task_timeout: Millis,
