@@ -285,6 +285,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_deploy_that_was_failed_before_its_record_arrived_ends() {
+        let memory = MemoryBucket::new();
+        // Whether accepting it waits for the bucket to the end, or its caller hangs up before.
+        for (random, patience) in [(1, OFFERED), (2, OFFERED / 12)] {
+            let (own, away) = (memory.sibling(), Arc::new(AtomicBool::new(true)));
+            let (id, is_away) = (asked(random).id, Arc::clone(&away));
+            own.fail_next_puts(&key::deploy(&id), [Fault::HoldBack]);
+            own.plan(move |operation| {
+                let lost = matches!(operation, Operation::Put(..)) && is_away.load(Ordering::Relaxed);
+                lost.then_some(Fault::LoseRequest)
+            });
+            let core = core("a", own);
+            let accepting = tokio::time::timeout(patience, intake::accept(&core, asked(random))).await;
+            assert!(accepting.is_err() || accepting.is_ok_and(|accepted| accepted.is_err()));
+            away.store(false, Ordering::Relaxed);
+            let cut_off = Problem::new(ProblemCode::StoreUnavailable, "accepting this deploy was cut off");
+            let failed = intake::fail(&core, &id, cut_off).await.unwrap_err();
+            assert_eq!(failed.code, ProblemCode::NotFound);
+            let next = accepted(&core, 10 + random).await;
+            publish(&core, project(&next), &"0".repeat(64)).await.unwrap();
+            core.deploys.lock().know([], core.mono());
+            assert_eq!(core.deploys.lock().next().map(|project| project.id), Some(next), "it keeps nobody waiting");
+            assert_eq!(memory.release_held(), 1);
+            assert_eq!(state(&core, &id).await, DeployState::Accepted);
+            tokio::time::advance(OFFERED + OFFERED / 60).await;
+            sweep(&core).await.unwrap();
+            assert_eq!(state(&core, &id).await, DeployState::Failed);
+            assert_eq!(core.deploys.lock().silent(core.mono()), []);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_record_that_cannot_be_read_holds_up_no_other_deploy() {
         let memory = MemoryBucket::new();
         let core = core("a", memory.sibling());

@@ -196,8 +196,11 @@ pub(crate) async fn finish(
         }
         Err(problem) => Err(problem),
     };
-    if ended.as_ref().map_or_else(|problem| problem.code == ProblemCode::NotFound, |_| true) {
-        core.deploys.give_up(id);
+    match &ended {
+        Ok(_) => core.deploys.give_up(id),
+        // Its record may be on its way still: whoever accepts it may have lost the answer, or the patience.
+        Err(problem) if problem.code == ProblemCode::NotFound => core.deploys.doubt(id, core.mono()),
+        Err(_) => {}
     }
     ended
 }
