@@ -67,7 +67,8 @@ async fn intend(core: &Core, application: ApplicationRecord, metadata: &Metadata
         }
         Ok(())
     };
-    core.registry.update_application(&Intent::new(), &application.name, mutate).await.map(|changed| changed.written)
+    let intent = Intent::new().or_overtaken();
+    core.registry.update_application(&intent, &application.name, mutate).await.map(|changed| changed.written)
 }
 
 /// A deploy to take on.
@@ -246,9 +247,11 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use scafo_store::MemoryBucket;
-
     use std::time::Duration;
+
+    use scafo_core::key;
+    use scafo_core::record::Replicas;
+    use scafo_store::{Fault, MemoryBucket};
 
     use super::testing::{accepted, asked};
     use super::*;
@@ -267,6 +270,29 @@ mod tests {
         let selector = record.node_selector.unwrap();
         assert_eq!(record.replicas.map(|replicas| serde_json::to_string(&replicas).unwrap()).as_deref(), Some("2"));
         assert_eq!(selector.get("region").map(String::as_str), Some("eu"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_deploy_asks_for_is_not_made_again_over_what_was_decided_since() {
+        let memory = MemoryBucket::new();
+        let (own, name): (_, ApplicationName) = (memory.sibling(), "shop".parse().unwrap());
+        let others = core("b", memory.sibling()).registry.under("theirs");
+        let application = others.create_application(&name).await.unwrap().stored.record;
+        // It lands without an answer, and is sent again.
+        let lost = [Fault::LoseAnswer, Fault::LoseRequest, Fault::LoseRequest, Fault::LoseRequest];
+        own.fail_next_puts(&key::application(&name), lost);
+        let core = core("a", own);
+        let replicas = async || others.application(&name).await.unwrap().unwrap().record.replicas;
+        let decided = async {
+            while replicas().await.is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            others.set_replicas(&name, Replicas::All).await.unwrap();
+        };
+        let metadata = serde_json::from_str(r#"{"replicas":2}"#).unwrap();
+        let (moved, ()) = tokio::join!(intend(&core, application, &metadata), decided);
+        assert!(moved.unwrap());
+        assert_eq!(replicas().await, Some(Replicas::All));
     }
 
     #[tokio::test(start_paused = true)]
