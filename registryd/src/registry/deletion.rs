@@ -56,7 +56,7 @@ pub struct Deletion<'a> {
     pub force: bool,
     /// The fleet.
     pub around: &'a dyn Surroundings,
-    /// Asked before each step whether this node still coordinates.
+    /// Asked right before each delete whether this node still coordinates.
     pub holder: &'a dyn Guard,
     /// Cancelled when this node steps down.
     pub authority: CancellationToken,
@@ -282,13 +282,13 @@ impl Removal<'_> {
         self.authorised().await?;
         let claims = self.registry.remove_claims(application).await?;
         self.tell(claims);
-        self.authorised().await?;
         let key = key::application(name);
         // From here on somebody may make an application of this name anew.
         let is_it = |stands: &Stored<ApplicationRecord>| {
             stands.record.deleting == Some(true) && stands.record.created_at == application.created_at
         };
         if self.registry.application(name).await?.is_some_and(|stands| is_it(&stands)) {
+            self.authorised().await?;
             self.registry.engine().delete_record(&self.intent, &key, is_it).await?;
             self.tell([key]);
         }
@@ -297,19 +297,20 @@ impl Removal<'_> {
 
     async fn remove_under(&mut self, prefix: &str) -> Result<(), Problem> {
         loop {
-            self.authorised().await?;
             let keys = self.registry.engine().first(prefix, PAGE_KEYS_MAX).await?;
             if keys.is_empty() {
                 return Ok(());
             }
+            // What was listed may be another coordinator's by now, who made an end of it, and somebody's who came after.
+            self.authorised().await?;
             self.registry.engine().delete_many(&self.intent, &keys).await?;
             self.tell(keys);
         }
     }
 
     async fn remove_if_there(&mut self, key: &str) -> Result<(), Problem> {
-        self.authorised().await?;
         if self.registry.engine().exists(key).await? {
+            self.authorised().await?;
             self.registry.engine().delete(&self.intent, key).await?;
             self.tell([key.to_owned()]);
         }

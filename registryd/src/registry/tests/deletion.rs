@@ -70,7 +70,7 @@ async fn delete_while(
     registry: &Registry,
     force: bool,
     around: &Fleet,
-    holder: &Coordinates,
+    holder: &dyn Guard,
 ) -> Result<Vec<String>, Problem> {
     let name = shop();
     let authority = CancellationToken::new();
@@ -220,7 +220,7 @@ async fn whoever_stops_coordinating_stops_deleting() {
         let holder = Coordinates(Mutex::new(Some(checks)));
         let stopped = delete_while(&world.registry, true, &Fleet::default(), &holder).await;
         if stopped.is_ok() {
-            assert!(checks > 12);
+            assert!(checks > 8);
             return;
         }
         assert_eq!(stopped.unwrap_err().code, ProblemCode::LeaseLost);
@@ -229,6 +229,44 @@ async fn whoever_stops_coordinating_stops_deleting() {
         assert_eq!(left(&world), Vec::<String>::new());
     }
     panic!("it never got through");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_stops_coordinating_after_a_look_deletes_nothing_that_he_saw() {
+    struct Until(Arc<AtomicU64>, u64);
+
+    #[async_trait]
+    impl Guard for Until {
+        async fn check(&self) -> Result<(), Problem> {
+            if self.0.load(Ordering::Relaxed) < self.1 {
+                return Ok(());
+            }
+            Err(Problem::new(ProblemCode::LeaseLost, "it ran out"))
+        }
+    }
+
+    // The last look before the delete; deploys and the application are looked at once before.
+    for (looked_at, look) in [
+        ("_scafo/trust/shop.json", 1),
+        ("_scafo/deployments/shop/", 1),
+        ("_scafo/deploys/shop/", 2),
+        ("fleets/shop/", 1),
+        ("_scafo/applications/shop.json", 2),
+    ] {
+        let world = furnished().await;
+        let (deleter, looks) = (world.sibling(), Arc::new(AtomicU64::new(0)));
+        let seen = Arc::clone(&looks);
+        deleter.memory.plan(move |operation| {
+            let is_look = matches!(operation, Operation::Get(key) | Operation::List(key) if key == looked_at);
+            seen.fetch_add(u64::from(is_look), Ordering::Relaxed);
+            None
+        });
+        let before = world.memory.keys(looked_at);
+        let holder = Until(looks, look);
+        let stopped = delete_while(&deleter.registry, true, &Fleet::default(), &holder).await;
+        assert_eq!(stopped.unwrap_err().code, ProblemCode::LeaseLost, "{looked_at}");
+        assert!(!before.is_empty() && world.memory.keys(looked_at) == before, "{looked_at}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
