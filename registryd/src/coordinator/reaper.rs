@@ -7,7 +7,7 @@ use std::time::Duration;
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
 use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp, key};
 
-use super::retention::Turn;
+use super::retention::{Pages, Turn};
 use super::round::{Round, Row};
 use super::{Lead, retention};
 use crate::daemon::{Core, Fatal};
@@ -59,22 +59,25 @@ pub(crate) async fn reap(core: Arc<Core>) -> Fatal {
     }
 }
 
-/// The sweeps of what is kept for days: when they are due, and how far the one over the nodes is.
+/// The sweeps of what is kept for days: when they are due, and how far each is.
 struct Old {
     deployments: Mono,
+    pages: Pages,
     observations: Mono,
     done: Option<String>,
 }
 
 impl Old {
     fn new(core: &Core) -> Self {
-        let mut old = Self { deployments: core.mono(), observations: core.mono(), done: None };
+        let (deployments, observations) = (core.mono(), core.mono());
+        let mut old = Self { deployments, pages: Pages::default(), observations, done: None };
         old.put_off(core);
         old
     }
 
     /// Not right after a take-over: coordinators that fail one after the other must not each begin with the largest listings.
     fn put_off(&mut self, core: &Core) {
+        self.pages = Pages::default();
         self.deployments = core.mono().after(jittered(core, RETENTION));
         self.observations = core.mono().after(jittered(core, RETENTION));
     }
@@ -84,11 +87,10 @@ impl Old {
             && let Some(lead) = leads(core)
         {
             let world = core.worlds.borrow().clone();
-            let pages = retention::deployments(core, &lead, &world).await.unwrap_or_else(|problem| {
+            if let Err(problem) = retention::deployments(core, &lead, &world, &mut self.pages).await {
                 tracing::warn!(?problem, "a sweep of old deployments did not go through; the next one goes on");
-                1
-            });
-            let pause = RETENTION.max(RETENTION_PAGE.saturating_mul(pages));
+            }
+            let pause = RETENTION.max(RETENTION_PAGE.saturating_mul(self.pages.ended()));
             self.deployments = core.mono().after(jittered(core, pause));
         }
         if self.observations <= core.mono()

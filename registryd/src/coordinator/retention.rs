@@ -10,7 +10,7 @@ use std::time::Duration;
 use scafo_core::key::prefix::{DEPLOYMENTS, OBSERVE};
 use scafo_core::observation::ObservationKey;
 use scafo_core::{ApplicationName, DeploymentVersion, Problem, ProblemCode, Timestamp, key};
-use scafo_store::{ListRequest, Listed};
+use scafo_store::{ListRequest, Listed, Walk};
 
 use super::{Holder, Lead};
 use crate::daemon::Core;
@@ -31,12 +31,29 @@ const LISTINGS_MAX: usize = 500;
 /// Observations that one sweep removes: a quarter of an hour of a thousand nodes, and some.
 const KEYS_MAX: usize = 20_000;
 
-/// Removes deployment records that have been kept for long enough. Answers how many pages of them there are.
+/// How far the sweep over the deployment records is.
+#[derive(Debug, Default)]
+pub(super) struct Pages {
+    walk: Walk,
+    /// Pages of this round so far.
+    taken: u32,
+    /// Pages of the last round.
+    before: u32,
+}
+
+impl Pages {
+    /// Pages of the round that has ended; none while one is to be gone on with.
+    pub(super) const fn ended(&self) -> u32 {
+        if self.taken == 0 { self.before } else { 0 }
+    }
+}
+
+/// Removes deployment records that have been kept for long enough.
 ///
 /// # Errors
-/// `lease-lost`; store errors. The next sweep goes on.
-pub(super) async fn deployments(core: &Core, lead: &Lead, world: &World) -> Result<u32, Problem> {
-    Sweep::new(core, lead).deployments(world).await
+/// `lease-lost`; store errors. The next sweep goes on with the page that is due.
+pub(super) async fn deployments(core: &Core, lead: &Lead, world: &World, pages: &mut Pages) -> Result<(), Problem> {
+    Sweep::new(core, lead).deployments(world, pages).await
 }
 
 /// How far a sweep of observations came.
@@ -85,16 +102,14 @@ impl<'a> Sweep<'a> {
         Self { core, intent: Intent::new().under(lead.authority.clone()), holder: Holder::new(core, lead.fence) }
     }
 
-    /// Page by page, one application in memory at a time: there may be many times more records than a whole listing holds.
-    async fn deployments(&self, world: &World) -> Result<u32, Problem> {
+    /// Page by page, one application in memory at a time: there may be many times more records than a whole listing holds. Of an
+    /// application in whose middle the last sweep was cut short, this one sees the rest only, and fifty of that stay.
+    async fn deployments(&self, world: &World, pages: &mut Pages) -> Result<(), Problem> {
         let served = served(world);
-        let mut pages = 0;
         let mut group: Option<(ApplicationName, Vec<Listed>)> = None;
-        let mut token = None;
         loop {
-            let request = ListRequest { token: token.as_ref(), ..ListRequest::of(DEPLOYMENTS) };
-            let page = self.core.registry.bucket().list_page(request).await?;
-            pages += 1;
+            let page = self.core.registry.engine().page(&mut pages.walk, DEPLOYMENTS).await?;
+            pages.taken += 1;
             for listed in page.entries {
                 let Some((name, _)) = deployment_of(&listed.key) else { continue };
                 match &mut group {
@@ -106,15 +121,15 @@ impl<'a> Sweep<'a> {
                     }
                 }
             }
-            match page.next {
-                Some(next) => token = Some(next),
-                None => break,
+            if page.next.is_none() {
+                pages.before = std::mem::take(&mut pages.taken);
+                break;
             }
         }
-        if let Some((name, rows)) = group {
-            self.deployments_of(&name, &rows, served.get(&name)).await?;
+        match group {
+            Some((name, rows)) => self.deployments_of(&name, &rows, served.get(&name)).await,
+            None => Ok(()),
         }
-        Ok(pages)
     }
 
     /// `served` is from the beginning of the sweep, which may be minutes ago, and a version that is deployed again keeps the record
@@ -323,7 +338,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use scafo_core::record::Fence;
-    use scafo_store::{Bucket as _, ETag, MemoryBucket, Operation, PutOptions};
+    use scafo_store::{Bucket as _, ETag, Fault, MemoryBucket, Operation, PutOptions};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -430,15 +445,55 @@ mod tests {
             authority: CancellationToken::new(),
         };
         let world = core.worlds.borrow().clone();
-        let mut done = None;
-        assert!(deployments(&core, &lead, &world).await.is_err(), "this node does not lead");
+        let (mut done, mut pages) = (None, Pages::default());
+        assert!(deployments(&core, &lead, &world, &mut pages).await.is_err(), "this node does not lead");
         assert!(observations(&core, &lead, &mut done).await.is_err(), "this node does not lead");
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 60);
         core.lease.send_modify(|view| view.lead = Some(lead.clone()));
-        assert_eq!(deployments(&core, &lead, &world).await.unwrap(), 1, "one page");
+        deployments(&core, &lead, &world, &mut pages).await.unwrap();
+        assert_eq!(pages.ended(), 1);
         observations(&core, &lead, &mut done).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 50);
         assert_eq!(memory.keys(OBSERVE), [odd, new]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sweep_that_was_cut_short_is_gone_on_with_at_the_page_where_it_was() {
+        let memory = MemoryBucket::new();
+        memory.set_page_keys(20);
+        let (handle, listings) = (memory.sibling(), Arc::new(AtomicUsize::new(0)));
+        let seen = Arc::clone(&listings);
+        // From the fourth listing on there is no answer.
+        let away = Arc::new(AtomicUsize::new(3));
+        let until = Arc::clone(&away);
+        handle.plan(move |operation| {
+            let listing = matches!(operation, Operation::List(_));
+            let lost = listing && seen.fetch_add(1, Ordering::Relaxed) >= until.load(Ordering::Relaxed);
+            lost.then_some(Fault::LoseRequest)
+        });
+        let core = core("a", handle);
+        let shop = core.registry.create_application(&"shop".parse().unwrap()).await.unwrap().stored.record;
+        show(&core, &[shop], &[], &[("a", true)]);
+        for age in (0..120).rev() {
+            memory.set_now(Timestamp::from_millis(NOW - age * DAY));
+            memory.put(&row(&format!("v{age:03}"), 0).key, "{}".into(), PutOptions::default()).await.unwrap();
+        }
+        let lead = Lead {
+            fence: Fence(1),
+            lapses: core.mono().after(Duration::from_hours(1)),
+            authority: CancellationToken::new(),
+        };
+        core.lease.send_modify(|view| view.lead = Some(lead.clone()));
+        let (world, mut pages) = (core.worlds.borrow().clone(), Pages::default());
+        deployments(&core, &lead, &world, &mut pages).await.unwrap_err();
+        assert_eq!((pages.ended(), memory.keys(DEPLOYMENTS).len()), (0, 120));
+        away.store(usize::MAX, Ordering::Relaxed);
+        for (requests, left) in [(3, 110), (6, 50), (3, 50)] {
+            listings.store(0, Ordering::Relaxed);
+            deployments(&core, &lead, &world, &mut pages).await.unwrap();
+            assert_eq!((listings.load(Ordering::Relaxed), memory.keys(DEPLOYMENTS).len()), (requests, left));
+            assert!(pages.ended() >= requests.try_into().unwrap(), "how long it takes until the next is known");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -466,17 +521,17 @@ mod tests {
         let application = key::application(&shop);
         let whole = memory.get(&application).await.unwrap().unwrap().body;
         put(&application, NOW).await;
-        deployments(&core, &lead, &world).await.unwrap();
+        deployments(&core, &lead, &world, &mut Pages::default()).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 90, "what it serves cannot be read");
         memory.delete(&application).await.unwrap();
-        deployments(&core, &lead, &world).await.unwrap();
+        deployments(&core, &lead, &world, &mut Pages::default()).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 90, "it is gone, and whoever deletes it removes them");
         memory.put(&application, whole, PutOptions::default()).await.unwrap();
         let pointer = r#"{ "version": "v70", "prefix": "deploy/shop/v70" }"#;
         memory.put(&key::fleet_pointer(&shop), pointer.into(), PutOptions::default()).await.unwrap();
         let (version, deploy) = ("v70".parse().unwrap(), scafo_core::DeployId::new(&shop, 1));
         core.registry.publish(&Intent::new(), &shop, &version, &deploy).await.unwrap();
-        deployments(&core, &lead, &world).await.unwrap();
+        deployments(&core, &lead, &world, &mut Pages::default()).await.unwrap();
         assert_eq!(memory.keys(DEPLOYMENTS).len(), 51);
         assert!(memory.keys(DEPLOYMENTS).contains(&row("v70", 0).key));
     }
