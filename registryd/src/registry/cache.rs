@@ -141,6 +141,21 @@ impl<T: Kind> Cache<T> {
         }
     }
 
+    /// As [`Cache::refresh_patiently`], for what is only shown: a record that gives no answer three times is left out.
+    ///
+    /// # Errors
+    /// As [`Cache::refresh`].
+    pub async fn refresh_to_show(&mut self, engine: &Engine) -> Result<(), Problem> {
+        let intent = Intent::new();
+        let mut pursuit = engine.pursuit(&intent);
+        loop {
+            match self.refresh(engine, Read::Moved).await {
+                Err(problem) if problem.code == ProblemCode::StoreUnavailable => pursuit.wait(|| problem).await?,
+                done => return done.map(drop),
+            }
+        }
+    }
+
     fn first_silent(&self) -> Option<Problem> {
         let mut silent = self.bad().chain(self.overdue()).map(|(_, problem)| problem);
         silent.find(|problem| problem.code == ProblemCode::StoreUnavailable)

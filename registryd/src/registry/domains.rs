@@ -208,13 +208,14 @@ impl Registry {
         Ok(all.chain(own).cloned().collect())
     }
 
-    /// The platform domains to show where an application answers: what cannot be read is nowhere to be found either.
+    /// The platform domains to show where an application answers: what cannot be read, or gives no answer, is nowhere to be found
+    /// either.
     ///
     /// # Errors
     /// Store errors.
     async fn known_platform_domains(&self, own: &[Host]) -> Result<BTreeSet<Host>, Problem> {
         let mut nodes: Cache<NodeRecord> = Cache::default();
-        nodes.refresh_patiently(self.engine()).await?;
+        nodes.refresh_to_show(self.engine()).await?;
         let all = nodes.iter().flat_map(|stored| stored.record.platform_domains.iter());
         Ok(all.chain(own).cloned().collect())
     }

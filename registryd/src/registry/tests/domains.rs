@@ -269,6 +269,20 @@ async fn a_blocked_application_may_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_whose_record_gives_no_answer_holds_up_no_release_and_every_claim() {
+    let world = World::new();
+    applications(&world, &["shop"]).await;
+    make(&world.registry, "shop", "shop.example").await.unwrap();
+    world.registry.register_node(&node("silent", 1), Arrival::Joining).await.unwrap();
+    world
+        .memory
+        .plan(|operation| (operation == Operation::Get("_scafo/nodes/silent.json")).then_some(Fault::LoseRequest));
+    let refused = make(&world.registry, "shop", "other.example").await.unwrap_err();
+    assert_eq!(refused.code, ProblemCode::StoreUnavailable);
+    assert!(release(&world.registry, "shop", "shop.example").await.unwrap().domains.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn nobody_writes_over_a_fresh_mark() {
     let world = World::new();
     let now = Timestamp::from_millis(1_800_000_000_000);
