@@ -27,6 +27,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use crate::daemon::{Core, Phase};
+use crate::service::faults;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Asked {
@@ -195,9 +196,7 @@ const READ: &[Read] = &[
     (Kind::Gauge, "applications_unplaced", "Applications that this coordinator cannot place", None, |core| {
         core.unplaced.borrow().as_ref().map_or_else(Samples::new, |unplaced| one(unplaced.len() as f64))
     }),
-    (Kind::Gauge, "record_faults", "Records that cannot be read", None, |core| {
-        one(core.worlds.borrow().shown.faults.len() as f64)
-    }),
+    (Kind::Gauge, "record_faults", "Records that cannot be read", None, |core| one(faults(core).len() as f64)),
     (Kind::Gauge, "application_processes", "Processes of applications on this node, by state", None, |core| {
         let processes = core.worlds.borrow().processes.clone();
         STATES.iter().map(|(state, name)| labelled("state", name, in_state(&processes, *state))).collect()

@@ -31,6 +31,7 @@ pub(crate) use deletion::UnderWay;
 pub(crate) use observe::{ObservationsService, RecorderService};
 pub(crate) use operations::Operations;
 pub(crate) use registry::RegistryService;
+pub(crate) use state::faults;
 pub(crate) use storage::StorageService;
 
 use crate::daemon::{Core, Phase};

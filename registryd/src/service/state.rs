@@ -1,6 +1,6 @@
 //! `GET /v1/state`, unfiltered.
 
-use scafo_core::view::{CoordinatorView, DaemonState, PlacementView};
+use scafo_core::view::{CoordinatorView, DaemonState, PlacementView, RecordFault};
 
 use crate::coordinator::driver::standing;
 use crate::daemon::Core;
@@ -16,8 +16,6 @@ pub(crate) fn state(core: &Core) -> DaemonState {
         let unplaced = if is_self { core.unplaced.borrow().clone() } else { None };
         CoordinatorView { node: record.node.clone(), fence: record.fence, is_self, unplaced }
     });
-    let swept = lease.swept.iter().filter(|_| lease.lead.is_some());
-    let faults = lease.fault.iter().chain(world.shown.faults.iter()).chain(swept);
     let placements = world.shown.placements.values().map(|placement| PlacementView {
         application: placement.application.clone(),
         nodes: placement.nodes.clone(),
@@ -31,20 +29,35 @@ pub(crate) fn state(core: &Core) -> DaemonState {
         processes: (*world.processes).clone(),
         placements: placements.collect(),
         reconcile: world.reconcile.clone(),
-        faults: faults.cloned().collect(),
+        faults: faults(core),
         scoped: None,
     }
 }
 
+/// What cannot be read, as far as this node knows: what it looks at, the lease, and what it sweeps up while it coordinates.
+pub(crate) fn faults(core: &Core) -> Vec<RecordFault> {
+    let world = core.worlds.borrow().clone();
+    let lease = core.lease.borrow().clone();
+    let swept = lease.swept.iter().filter(|_| lease.lead.is_some());
+    lease.fault.iter().chain(world.shown.faults.iter()).chain(swept).cloned().collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use scafo_core::record::Fence;
     use scafo_store::MemoryBucket;
     use serde_json::{Value, json};
+    use tokio::sync::watch;
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
+    use crate::coordinator::Lead;
+    use crate::daemon::Phase;
     use crate::daemon::testing::core;
+    use crate::figures::Figures;
 
     fn document(core: &Core) -> Value {
         serde_json::to_value(state(core)).unwrap()
@@ -58,6 +71,28 @@ mod tests {
         }
         assert_eq!((&document["processes"], &document["placements"]), (&json!([]), &json!([])));
         assert!(document.get("reconcile").is_none() && document.get("scoped").is_none(), "{document}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn as_many_faults_are_counted_as_are_shown() {
+        let core = core("a", MemoryBucket::new());
+        let (_phases, phase) = watch::channel(Phase::Ready(Arc::clone(&core)));
+        let metrics = Figures::default().metrics(&phase);
+        let counted = || -> f64 {
+            let text = metrics.text();
+            let line = text.lines().find(|line| line.starts_with("scafo_record_faults")).unwrap().to_owned();
+            line.rsplit_once(' ').unwrap().1.parse().unwrap()
+        };
+        assert!(counted().abs() < 0.5);
+        let fault = |key: &str| RecordFault { key: key.to_owned(), error: "unreadable".to_owned() };
+        core.lease.send_modify(|view| {
+            view.fault = Some(fault("_scafo/coordinator/lease.json"));
+            view.swept = vec![fault("_scafo/deploys/shop/1.json"), fault("_scafo/domains/a.example.json")];
+            let (lapses, authority) = (core.mono().after(Duration::from_secs(15)), CancellationToken::new());
+            view.lead = Some(Lead { fence: Fence(1), lapses, authority });
+        });
+        assert_eq!(state(&core).faults.len(), 3);
+        assert!((counted() - 3.0).abs() < 0.5);
     }
 
     #[tokio::test(start_paused = true)]
