@@ -50,7 +50,7 @@ impl Admin for AdminService {
             let id: OperatorId = id.parse()?;
             let key: PublicKey = parsed("a public key", &public_key)?;
             let operator = core.registry.init_operator(&id, &key, force).await?;
-            tracing::info!(operator = %operator.id, "the first operator key is registered");
+            Caller::Local.audit("InitOperator", operator.id.as_str());
             Ok(InitOperatorResponse { operator: json(&operator) })
         })
         .await

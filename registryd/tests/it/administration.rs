@@ -334,14 +334,21 @@ async fn each_decision_leaves_one_event_that_names_who_decided() {
     admin.freeze(FreezeRequest { caller: caller(), reason: None }).await.unwrap();
     // Reading decides nothing.
     admin.get_freeze(GetFreezeRequest {}).await.unwrap();
+    node.init_operator("audited", 9, false).await.unwrap();
     let written = String::from_utf8(events.0.lock().unwrap().clone()).unwrap();
     let told: Vec<(String, String)> = written
         .lines()
         .map(record_of)
-        .filter(|event| event["actor"] == "the-auditor")
+        .filter(|event| event["actor"] == "the-auditor" || event["subject"] == "audited")
         .map(|event| (event["action"].as_str().unwrap().to_owned(), event["subject"].as_str().unwrap().to_owned()))
         .collect();
-    let want = [("Block", "shop"), ("Unblock", "shop"), ("ClaimDomain", "shop shop.example"), ("Freeze", "fleet")];
+    let want = [
+        ("Block", "shop"),
+        ("Unblock", "shop"),
+        ("ClaimDomain", "shop shop.example"),
+        ("Freeze", "fleet"),
+        ("InitOperator", "audited"),
+    ];
     assert_eq!(told, want.map(|(action, subject)| (action.to_owned(), subject.to_owned())));
 }
 
