@@ -10,7 +10,7 @@ use scafo_core::{
     record::{Drain, DrainState, NodeRecord, Rest},
 };
 
-use super::{Intent, Registry};
+use super::{Intent, Registry, Stored};
 
 /// How a node is asked to leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,18 +80,24 @@ impl Registry {
     /// # Errors
     /// `not-found`; `reference-held` for a live node that is not drained; store errors.
     pub async fn remove_node(&self, id: &NodeId, life: Life, force: bool) -> Result<(), Problem> {
+        let key = key::node(id.as_str());
         match self.node(id).await {
             Ok(None) => return Err(Problem::new(ProblemCode::NotFound, format!("there is no node `{id}`"))),
             Ok(Some(stored)) if life == Life::Live && !force && !is_drained(&stored.record) => {
                 let detail = format!("node `{id}` lives: drain it first (`scafo node drain {id}`), or use `--force`");
                 return Err(Problem::new(ProblemCode::ReferenceHeld, detail));
             }
+            // Its heartbeats go on until it notices.
+            Ok(Some(stored)) => {
+                let is_it = |stands: &Stored<NodeRecord>| stands.continues(&stored);
+                self.engine().delete_record(&Intent::new(), &key, is_it).await?;
+            }
             // One that cannot be read cannot be asked either; removing it is how it is repaired.
-            Err(problem) if problem.code == ProblemCode::StoreNonconforming && force => {}
-            Ok(Some(_)) => {}
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming && force => {
+                self.engine().delete_unreadable::<NodeRecord>(&Intent::new(), &key).await?;
+            }
             Err(problem) => return Err(problem),
         }
-        self.engine().delete(&Intent::new(), &key::node(id.as_str())).await?;
         self.mint_hint();
         Ok(())
     }
@@ -112,6 +118,8 @@ fn is_drained(node: &NodeRecord) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use scafo_store::{Fault, Operation};
+
     use super::*;
     use crate::registry::Arrival;
     use crate::registry::testing::{World, node, put_raw};
@@ -174,5 +182,35 @@ mod tests {
         put_raw(&world.memory, "_scafo/nodes/a.json", "unreadable").await;
         assert_eq!(remove(Life::Silent, false).await, Err(ProblemCode::StoreNonconforming));
         assert_eq!(remove(Life::Silent, true).await, Ok(()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_joins_again_while_it_is_removed_stays_and_a_heartbeat_saves_none() {
+        for (fault, stays) in [(Fault::LoseAnswer, true), (Fault::LoseRequest, false)] {
+            let (world, id) = world().await;
+            let (other, mut lost) = (world.sibling(), false);
+            world.memory.plan(move |operation| {
+                let first =
+                    operation == Operation::Delete("_scafo/nodes/a.json") && !std::mem::replace(&mut lost, true);
+                first.then_some(fault)
+            });
+            let beat = |node: &mut NodeRecord| {
+                node.heartbeat_at = node.heartbeat_at.after(ASK);
+                Ok(())
+            };
+            let lives = async {
+                if !stays {
+                    other.registry.update_node(&Intent::new(), &id, beat).await.unwrap();
+                    return;
+                }
+                while other.registry.node(&id).await.unwrap().is_some() {
+                    other.registry.clock().sleep(Duration::from_millis(1)).await;
+                }
+                other.registry.register_node(&node("a", 1), Arrival::Joining).await.unwrap();
+            };
+            let (removed, ()) = tokio::join!(world.registry.remove_node(&id, Life::Live, true), lives);
+            removed.unwrap();
+            assert_eq!(other.registry.node(&id).await.unwrap().is_some(), stays, "{fault:?}");
+        }
     }
 }

@@ -50,6 +50,16 @@ pub struct Stored<T> {
     pub last_modified: Option<Timestamp>,
 }
 
+impl<T> Stored<T> {
+    /// Whether this is what `earlier` was, or was written over it. What was made anew in its place names no write before.
+    pub(super) fn continues(&self, earlier: &Self) -> bool {
+        match &earlier.write_id {
+            Some(id) => self.write_id.as_ref() == Some(id) || self.before.contains(id),
+            None => self.etag == earlier.etag,
+        }
+    }
+}
+
 /// How one change is to be made.
 #[derive(Debug, Clone)]
 pub struct Intent {

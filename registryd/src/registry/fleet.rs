@@ -67,7 +67,7 @@ impl Registry {
         let there: Option<Stored<FreezeRecord>> = match self.frozen().await {
             // One that this build cannot read stands in the way all the same, and lifting it needs no reading.
             Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
-                self.engine().delete(&Intent::new(), key::FREEZE).await?;
+                self.engine().delete_unreadable::<FreezeRecord>(&Intent::new(), key::FREEZE).await?;
                 return Ok(true);
             }
             other => other?,

@@ -80,6 +80,28 @@ impl Engine {
         key: &str,
         is_it: impl Fn(&Stored<T>) -> bool + Send + Sync,
     ) -> Result<(), Problem> {
+        self.delete_while(intent, key, |there| Ok(there?.is_some_and(|stands: Stored<T>| is_it(&stands)))).await
+    }
+
+    /// As [`Engine::delete_record`], of a record that cannot be read: what can be read has taken its place.
+    ///
+    /// # Errors
+    /// As [`Engine::delete`].
+    pub async fn delete_unreadable<T: Record>(&self, intent: &Intent, key: &str) -> Result<(), Problem> {
+        let stands = |there: Result<Option<Stored<T>>, Problem>| match there {
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming => Ok(true),
+            there => there.map(|_| false),
+        };
+        self.delete_while(intent, key, stands).await
+    }
+
+    /// A delete without an answer is sent again while `again` says so of what is there.
+    async fn delete_while<T: Record>(
+        &self,
+        intent: &Intent,
+        key: &str,
+        again: impl Fn(Result<Option<Stored<T>>, Problem>) -> Result<bool, Problem> + Send + Sync,
+    ) -> Result<(), Problem> {
         let mut pursuit: Pursuit<'_> = self.pursuit(intent);
         loop {
             pursuit.authorised()?;
@@ -88,7 +110,7 @@ impl Engine {
                 Err(error) if error.is_transient() => pursuit.wait(|| error.clone().into()).await?,
                 Err(error) => return Err(error.into()),
             }
-            if !self.try_load(key).await?.is_some_and(|stands| is_it(&stands)) {
+            if !again(self.try_load(key).await)? {
                 return Ok(());
             }
         }

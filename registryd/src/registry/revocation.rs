@@ -14,7 +14,7 @@ use scafo_core::{
 };
 use serde_json::Value;
 
-use super::{Cache, Granter, Intent, NewOperator, Registration, Registry};
+use super::{Cache, Granter, Intent, NewOperator, Registration, Registry, Stored};
 
 impl Registry {
     /// Registers an operator key on behalf of `granter`. Safe to repeat, so that an interrupted rotation can go on.
@@ -61,7 +61,10 @@ impl Registry {
             Err(problem) => Err(problem),
         };
         match allowed {
-            Ok(()) => self.engine().delete(&Intent::new(), &key).await,
+            Ok(()) => {
+                let is_it = |stands: &Stored<OperatorRecord>| stands.continues(&marked.stored);
+                self.engine().delete_record(&Intent::new(), &key, is_it).await
+            }
             Err(refused) => {
                 self.unmark(&key, &mine).await?;
                 Err(refused)
@@ -130,6 +133,8 @@ fn absent(problem: Problem, id: &OperatorId) -> Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use scafo_core::scope::ApplicationScope;
     use scafo_store::{Bucket as _, Fault, Operation};
 
@@ -249,6 +254,28 @@ mod tests {
             world.memory.plan(|_| None);
             assert_eq!(world.registry.operator(&id("b")).await.unwrap().unwrap().record.revoking, None);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_registered_again_while_it_is_revoked_stays() {
+        let world = World::new();
+        let admin = add(&world, "a", 1, Role::Admin).await;
+        add(&world, "b", 2, Role::Operator).await;
+        let (other, id, mut lost) = (world.sibling(), id("b"), false);
+        world.memory.plan(move |operation| {
+            let first =
+                operation == Operation::Delete("_scafo/operators/b.json") && !std::mem::replace(&mut lost, true);
+            first.then_some(Fault::LoseAnswer)
+        });
+        let again = async {
+            while other.registry.operator(&id).await.unwrap().is_some() {
+                other.registry.clock().sleep(Duration::from_millis(1)).await;
+            }
+            add(&other, "b", 2, Role::Operator).await;
+        };
+        let (revoked, ()) = tokio::join!(world.registry.revoke_operator(&admin, &id), again);
+        revoked.unwrap();
+        assert!(other.registry.operator(&id).await.unwrap().is_some());
     }
 
     #[tokio::test(start_paused = true)]

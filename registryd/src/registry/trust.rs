@@ -50,14 +50,15 @@ impl Registry {
         let there = match self.trust(name).await {
             // What cannot be read can be removed all the same.
             Err(problem) if problem.code == ProblemCode::StoreNonconforming && issuer.is_none() => {
-                self.engine().delete(&Intent::new(), &key::trust(name)).await?;
+                self.engine().delete_unreadable::<TrustPolicy>(&Intent::new(), &key::trust(name)).await?;
                 return Ok(true);
             }
             there => there?,
         };
         let Some(stored) = there else { return Ok(false) };
         let Some(issuer) = issuer else {
-            self.engine().delete(&Intent::new(), &key::trust(name)).await?;
+            let is_it = |stands: &Stored<TrustPolicy>| stands.continues(&stored);
+            self.engine().delete_record(&Intent::new(), &key::trust(name), is_it).await?;
             return Ok(true);
         };
         if stored.record.rules.iter().all(|rule| rule.issuer != issuer) {
@@ -68,7 +69,7 @@ impl Registry {
             policy.rules.retain(|rule| rule.issuer != issuer);
             Ok(())
         };
-        match self.engine().update(&Intent::new(), &key::trust(name), drop).await {
+        match self.engine().update(&self.intent(), &key::trust(name), drop).await {
             Err(problem) if problem.code == ProblemCode::NotFound => Ok(true),
             changed => changed.map(|_| true),
         }
@@ -101,6 +102,10 @@ fn sound(rule: &TrustRule) -> Result<(), Problem> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use scafo_store::{Fault, Operation};
+
     use super::*;
     use crate::registry::testing::{World, put_raw};
 
@@ -138,6 +143,53 @@ mod tests {
         assert_eq!(refused.code, ProblemCode::StoreNonconforming);
         assert!(world.registry.remove_trust(&shop, None).await.unwrap());
         world.registry.set_trust(&shop, &rule("https://a.example", &["x"])).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_made_anew_while_the_last_one_is_removed_stays() {
+        for unreadable in [false, true] {
+            let world = World::new();
+            let (other, shop, key) = (world.sibling(), "shop".parse().unwrap(), "_scafo/trust/shop.json");
+            world.registry.set_trust(&shop, &rule("https://a.example", &["x"])).await.unwrap();
+            if unreadable {
+                put_raw(&world.memory, key, "<html>").await;
+            }
+            let mut lost = false;
+            world.memory.plan(move |operation| {
+                (operation == Operation::Delete(key) && !std::mem::replace(&mut lost, true))
+                    .then_some(Fault::LoseAnswer)
+            });
+            let anew = async {
+                while !other.memory.keys(key).is_empty() {
+                    other.registry.clock().sleep(Duration::from_millis(1)).await;
+                }
+                other.registry.set_trust(&shop, &rule("https://b.example", &["y"])).await.unwrap()
+            };
+            let (removed, anew) = tokio::join!(world.registry.remove_trust(&shop, None), anew);
+            assert!(removed.unwrap());
+            assert_eq!(other.registry.trust(&shop).await.unwrap().unwrap().record, anew, "{unreadable}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rule_set_anew_while_the_last_one_is_removed_stays() {
+        let world = World::new();
+        let (other, shop, issuer) = (world.sibling(), "shop".parse().unwrap(), "https://a.example");
+        for subject in ["x", "y"] {
+            let rule = TrustRule { audience: subject.to_owned(), ..rule(issuer, &[subject]) };
+            world.registry.set_trust(&shop, &rule).await.unwrap();
+        }
+        let lost = [Fault::LoseAnswer, Fault::LoseRequest, Fault::LoseRequest, Fault::LoseRequest];
+        world.memory.fail_next_puts("_scafo/trust/shop.json", lost);
+        let anew = async {
+            while !other.registry.trust(&shop).await.unwrap().unwrap().record.rules.is_empty() {
+                other.registry.clock().sleep(Duration::from_millis(1)).await;
+            }
+            other.registry.set_trust(&shop, &rule(issuer, &["z"])).await.unwrap();
+        };
+        let (removed, ()) = tokio::join!(world.registry.remove_trust(&shop, Some(issuer)), anew);
+        assert!(removed.unwrap());
+        assert_eq!(other.registry.trust(&shop).await.unwrap().unwrap().record.rules, [rule(issuer, &["z"])]);
     }
 
     #[test]

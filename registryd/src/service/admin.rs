@@ -106,7 +106,8 @@ impl Admin for AdminService {
             let world = look_at_nodes(&core).await?;
             let life = if world.lives(&id) { Life::Live } else { Life::Silent };
             let found = async { Ok(core.registry.node(&id).await?.map(|_| "node".to_owned())) };
-            core.operations.remove(operation, found, core.registry.remove_node(&id, life, force)).await?;
+            let removal = Box::pin(core.registry.remove_node(&id, life, force));
+            core.operations.remove(operation, found, removal).await?;
             Caller::Local.audit("RemoveNode", id.as_str());
             core.wake.look(Look::Nodes);
             Ok(RemoveNodeReply {})

@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::TryFutureExt as _;
 use scafo_core::domain::Host;
 use scafo_core::record::{ApplicationRecord, Replicas, Role, TrustPolicy, TrustRule};
 use scafo_core::scope::ApplicationScope;
@@ -27,10 +26,10 @@ use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 use super::deletion::{self, Pieces, UnderWay};
-use super::{Chunks, answer, chunks, json, parsed, ready};
+use super::{Chunks, Operations, answer, chunks, json, parsed, ready};
 use crate::daemon::{Core, Phase};
 use crate::node::wake::Look;
-use crate::registry::{Domain, Granter, NewClaim, Reason, Registration, Registry};
+use crate::registry::{Domain, Granter, NewClaim, Reason, Registration, Registry, Stored};
 
 /// The target of events that say who decided what.
 pub(crate) const AUDIT: &str = "scafo::audit";
@@ -441,10 +440,7 @@ impl Administration for AdministrationService {
             let name: ApplicationName = application.parse()?;
             let issuer = Some(issuer.as_str()).filter(|issuer| !issuer.is_empty());
             let core = self.core().await?;
-            let found = async { Ok(core.registry.trust(&name).await?.filter(|it| concerns(&it.record, issuer))) };
-            let found = found.map_ok(|it| it.map(|_| issuer.unwrap_or_default().to_owned()));
-            let removal = core.registry.remove_trust(&name, issuer);
-            let removed = core.operations.remove(operation, found, removal).await?.unwrap_or(true);
+            let removed = remove_trust(&core.registry, &core.operations, operation, &name, issuer).await?;
             caller.audit("RemoveTrust", name.as_str());
             Ok(RemoveTrustReply { removed })
         }))
@@ -452,9 +448,26 @@ impl Administration for AdministrationService {
     }
 }
 
-/// Whether a policy has anything of this issuer; of any, when none is named.
-fn concerns(policy: &TrustPolicy, issuer: Option<&str>) -> bool {
-    issuer.is_none_or(|issuer| policy.rules.iter().any(|rule| rule.issuer == issuer))
+/// Removes what a policy has of this issuer, or the policy when none is named. Answers whether there was anything to remove.
+async fn remove_trust(
+    registry: &Registry,
+    operations: &Operations,
+    operation: Operation,
+    name: &ApplicationName,
+    issuer: Option<&str>,
+) -> Result<bool, Problem> {
+    let found = async { Ok(registry.trust(name).await?.and_then(|stored| concerned(stored, issuer))) };
+    let registry = registry.under(operation.to_string());
+    Ok(operations.remove(operation, found, registry.remove_trust(name, issuer)).await?.unwrap_or(true))
+}
+
+/// What of a policy there is to remove. A policy made anew is another one; rules that are set anew are told apart by the operation,
+/// which their removal leaves in the policy.
+fn concerned(stored: Stored<TrustPolicy>, issuer: Option<&str>) -> Option<String> {
+    match issuer {
+        Some(issuer) => stored.record.rules.iter().any(|rule| rule.issuer == issuer).then(|| issuer.to_owned()),
+        None => Some(stored.write_id.unwrap_or_else(|| stored.etag.opaque().to_owned())),
+    }
 }
 
 fn registration(request: RegisterOperatorRequest) -> Result<Registration, Problem> {
@@ -483,7 +496,41 @@ fn reply(domain: Domain) -> DomainReply {
 
 #[cfg(test)]
 mod tests {
+    use scafo_store::{Fault, Operation as Request};
+
     use super::*;
+    use crate::registry::testing::World;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_removal_of_trust_that_comes_again_leaves_what_was_set_anew() {
+        for issuer in [None, Some("https://a.example")] {
+            let (world, operations, operation) = (World::new(), Operations::in_memory(), Operation::fresh());
+            let shop: ApplicationName = "shop".parse().unwrap();
+            let rule = serde_json::from_str(r#"{"issuer": "https://a.example", "subjects": ["x"]}"#).unwrap();
+            let set = world.registry.set_trust(&shop, &rule).await.unwrap();
+            let killed = world.sibling();
+            let kill = Arc::new(tokio::sync::Notify::new());
+            let trigger = Arc::clone(&kill);
+            killed.memory.plan(move |request| {
+                matches!(request, Request::Put(..) | Request::Delete(_)).then(|| {
+                    trigger.notify_one();
+                    Fault::LoseAnswer
+                })
+            });
+            tokio::select! {
+                biased;
+                () = kill.notified() => {}
+                removed = remove_trust(&killed.registry, &operations, operation, &shop, issuer) => panic!("{removed:?}"),
+            }
+            let anew = world.registry.set_trust(&shop, &rule).await.unwrap();
+            assert_eq!(anew.rules, set.rules);
+            assert!(remove_trust(&world.registry, &operations, operation, &shop, issuer).await.unwrap());
+            assert_eq!(world.registry.trust(&shop).await.unwrap().unwrap().record, anew, "{issuer:?}");
+            assert!(remove_trust(&world.registry, &operations, Operation::fresh(), &shop, issuer).await.unwrap());
+            let left = world.registry.trust(&shop).await.unwrap();
+            assert!(left.is_none_or(|stored| stored.record.rules.is_empty()), "another call is another removal");
+        }
+    }
 
     #[test]
     fn only_the_admin_socket_knows_the_machines_own_user() {
