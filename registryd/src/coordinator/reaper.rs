@@ -1,9 +1,11 @@
 //! Sweeps up while this node coordinates: stores the judgement on deploys that nobody carries out any more, removes the
-//! records of those that finished a week ago, and claims and placements whose application does not exist.
+//! records of those that finished a week ago, claims and placements whose application does not exist, and claims that their
+//! application does not list.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use scafo_core::domain::Host;
 use scafo_core::record::{DeployRecord, DeployState, DomainClaim};
 use scafo_core::{ApplicationName, Problem, ProblemCode, Timestamp, key};
 
@@ -21,6 +23,8 @@ const SWEEP: Duration = Duration::from_mins(1);
 const RETENTION: Duration = Duration::from_mins(15);
 /// The look at deployments comes less often where it takes more pages than two: for each of them this long.
 const RETENTION_PAGE: Duration = Duration::from_mins(6);
+/// How long a claim may stand that its application does not list: many times what a call takes.
+const UNLISTED: Duration = Duration::from_mins(15);
 /// Records of one page that may fail before the rest of it waits for the next round: each may take half a minute.
 const FAILURES_MAX: u32 = 3;
 
@@ -128,14 +132,20 @@ async fn orphans(core: &Core, lead: &Lead, claims: &mut Claims) -> Result<(), Pr
     let world = core.worlds.borrow().clone();
     let known =
         |name: &ApplicationName| world.shown.applications.contains_key(name) || world.shown.unreadable.contains(name);
+    let lists = |name: &ApplicationName, host: &Host| {
+        world.shown.applications.get(name).is_none_or(|application| application.domains.contains(host))
+    };
     let mut failures = Failures::default();
     for row in rows {
-        let holder = match &row {
-            Row::Read(stored) => holder(&stored.record),
-            Row::Noted { note, .. } => note.clone(),
+        let (holder, host) = match &row {
+            Row::Read(stored) => (holder(&stored.record), Some(stored.record.host.clone())),
+            Row::Noted { key, note } => (note.clone(), host_of(key)),
         };
-        if holder.is_some_and(|name| !known(&name)) {
+        let Some((name, host)) = holder.zip(host) else { continue };
+        if !known(&name) {
             failures.note(release(core, row).await)?;
+        } else if !lists(&name, &host) {
+            failures.note(withdraw(core, row).await)?;
         }
     }
     let intent = Intent::new().under(lead.authority.clone());
@@ -153,6 +163,22 @@ async fn release(core: &Core, row: Row<DomainClaim, Option<ApplicationName>>) ->
         tracing::info!(host = %claim.record.host, "a claim without an application is removed");
     }
     Ok(())
+}
+
+/// Takes back a claim that has stood unlisted for longer than a call that claims takes. One that is under way all the same finds
+/// out, and has to be made again.
+async fn withdraw(core: &Core, row: Row<DomainClaim, Option<ApplicationName>>) -> Result<(), Problem> {
+    let Some(claim) = stored(core, row).await? else { return Ok(()) };
+    let now = core.registry.clock().wall();
+    let stood = claim.last_modified.is_some_and(|written| now.since(written) > UNLISTED);
+    if stood && !claim.record.released && core.registry.withdraw_unlisted(&claim.record).await? {
+        tracing::info!(host = %claim.record.host, "a claim that its application does not list is taken back");
+    }
+    Ok(())
+}
+
+fn host_of(claim: &str) -> Option<Host> {
+    key::name_of(claim, key::prefix::DOMAINS)?.parse().ok()
 }
 
 async fn sweep(core: &Core, lead: &Lead, deploys: &mut Deploys) -> Result<(), Problem> {
@@ -227,7 +253,7 @@ mod tests {
     use scafo_core::key::prefix::OBSERVE;
     use scafo_core::observation::ObservationKey;
     use scafo_core::record::{Fence, Rest, V1};
-    use scafo_store::{Bucket as _, MemoryBucket};
+    use scafo_store::{Bucket as _, Fault, MemoryBucket};
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -379,6 +405,43 @@ mod tests {
         }
         assert_eq!(memory.keys("_scafo/domains/"), Vec::<String>::new());
         assert_eq!(claims.faults().len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_arrived_after_its_release_is_taken_back_and_a_young_one_stays() {
+        let memory = MemoryBucket::new();
+        let core = core("a", memory.sibling());
+        memory.set_now(core.started);
+        let names: [ApplicationName; 2] = ["shop", "other"].map(|name| name.parse().unwrap());
+        for name in &names {
+            core.registry.create_application(name).await.unwrap();
+        }
+        let claim = |name: &ApplicationName, host: &str| {
+            let (application, host) = (name.clone(), host.parse().unwrap());
+            NewClaim { application, host, wildcard: false, by: "op".to_owned(), names: None }
+        };
+        // The first try of the claim is held back; another one makes it.
+        let late = memory.sibling();
+        late.fail_next_puts("_scafo/domains/late.example.json", [Fault::HoldBack]);
+        let claimant = crate::daemon::testing::core("b", late);
+        let (listed, released) = (claim(&names[0], "listed.example"), claim(&names[0], "late.example"));
+        claimant.registry.claim_domain(&released, &[]).await.unwrap();
+        claimant.registry.release_domain(&names[0], &released.host, &[]).await.unwrap();
+        claimant.registry.claim_domain(&listed, &[]).await.unwrap();
+        assert_eq!(memory.release_held(), 1);
+        assert!(core.registry.claim(&released.host).await.unwrap().is_some(), "nobody lists it");
+        let application = core.registry.application(&names[0]).await.unwrap().unwrap().record;
+        show(&core, &[application], &[], &[("a", true)]);
+        let lead =
+            Lead { fence: Fence(1), lapses: core.mono().after(SWEEP * 100), authority: CancellationToken::new() };
+        let mut claims = Claims::default();
+        for (stood, stands) in [(Duration::ZERO, true), (UNLISTED / 2, true), (UNLISTED, false)] {
+            tokio::time::advance(stood).await;
+            orphans(&core, &lead, &mut claims).await.unwrap();
+            assert_eq!(core.registry.claim(&released.host).await.unwrap().is_some(), stands);
+            assert!(core.registry.claim(&listed.host).await.unwrap().is_some());
+        }
+        core.registry.claim_domain(&claim(&names[1], "late.example"), &[]).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

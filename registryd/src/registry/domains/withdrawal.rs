@@ -39,6 +39,22 @@ impl Registry {
         Ok(())
     }
 
+    /// Takes back a claim that its application does not list, as a call that died leaves one, or a request that the bucket carried
+    /// out late. Answers whether there was anything to take back.
+    ///
+    /// # Errors
+    /// `cas-conflict` where it is being released; store errors; an application that cannot be read may list it.
+    pub async fn withdraw_unlisted(&self, claim: &DomainClaim) -> Result<bool, Problem> {
+        let DomainClaim { application, host, by, .. } = claim.clone();
+        let Some(Stored { record, .. }) = self.application(&application).await? else { return Ok(false) };
+        // A deletion removes what is listed, and the sweep what is left after it.
+        if record.deleting == Some(true) || record.domains.contains(&host) {
+            return Ok(false);
+        }
+        self.withdraw_left_over(&NewClaim { application, host, wildcard: false, by, names: None }, &record).await?;
+        Ok(true)
+    }
+
     /// Takes back what [`Registry::take`] wrote, unless the application lists it by now. If not, its record is written anew
     /// first: a listing that a dead call has sent and that is still on its way finds its condition gone.
     pub(super) async fn withdraw(&self, claim: &NewClaim, held: &Stored<DomainClaim>) -> Result<Withdrawal, Problem> {
