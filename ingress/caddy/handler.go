@@ -64,13 +64,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	var dial waiting
 	err := next.ServeHTTP(w, dial.watch(r))
 	if a, ok := caddyhttp.GetVar(r.Context(), attemptsVar).(*attempts); ok {
-		// To a client that has gone Caddy answers 499 without an error, whether there was an answer or not.
+		// To a client that has gone Caddy answers 499 without an error, whatever it waited for.
 		hasGone := r.Context().Err() != nil
-		switch {
-		case gaveNoAnswer(err) || hasGone && dial.isSlow(time.Now()):
+		if gaveNoAnswer(err) || hasGone && dial.isSlow(time.Now()) {
 			a.markLast(r)
-		case err == nil && !hasGone:
-			a.clearLast()
 		}
 	}
 	return err

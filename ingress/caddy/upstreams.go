@@ -20,7 +20,8 @@ func init() {
 //
 // The reverse proxy is offered one at a time: the first for the first attempt, the next one for each retry. So whatever
 // its load-balancing policy is, an upstream is used only after those before it have failed. One that has failed is tried
-// last for two seconds, and then for all but one request at a time until one is answered. A request that is not to be proxied has no upstream, and the placeholder {scafo.route} says why.
+// last for two seconds, and then for all but one request at a time until one is answered. A request that is not to be
+// proxied has no upstream, and the placeholder {scafo.route} says why.
 type Upstreams struct {
 	app *App
 }
@@ -94,13 +95,6 @@ func (u *Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, err
 func (a *attempts) markLast(r *http.Request) {
 	if len(a.tried) > 0 && !bodyFailed(r) {
 		failed.set(a.tried[len(a.tried)-1], time.Now())
-	}
-}
-
-// clearLast notes that the last attempt was answered.
-func (a *attempts) clearLast() {
-	if len(a.tried) > 0 {
-		failed.clear(a.tried[len(a.tried)-1])
 	}
 }
 

@@ -49,13 +49,39 @@ func TestAClientThatGoesWhileNoConnectionComesAboutPutsTheUpstreamLast(t *testin
 		return marked
 	}
 	client := s.client()
-	client.Timeout = slowDial + slowDial/4
+	// Before the connect deadline of 3 s.
+	client.Timeout = 2 * slowDial
 	if response, err := client.Get("http://shop.example/"); err == nil {
 		t.Fatal("it is answered", response.Status)
 	}
 	eventually(t, "the mark", isMarked)
 	s.expect([3]string{"shop.example", "/", "200 alive"})
 	failed.clear(gone)
+}
+
+func TestAnAnswerThatHasBegunEndsTheMarkAndNotOnlyOneThatIsOver(t *testing.T) {
+	s, n := newStage(t), newFakeNode(t)
+	streams := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(streams.Close)
+	address := streams.Listener.Addr().String()
+	_, other := backend(t, "other")
+	n.serveDocument(documentOf(map[string]string{"shop.example": address + "," + other}, ""))
+	s.mustLoad(s.fleet(n, "main"), proxySite)
+	failed.set(address, time.Now().Add(-markedFor))
+	for range 2 {
+		response, err := s.client().Get("http://shop.example/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = response.Body.Close() })
+		if response.ContentLength >= 0 {
+			t.Error("it goes to the other one, although the first one answers")
+		}
+	}
 }
 
 func TestOnlyAWaitOfASecondForAConnectionCounts(t *testing.T) {
