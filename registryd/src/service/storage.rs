@@ -82,6 +82,8 @@ impl StorageService {
                 return Err(tls::too_large(limit));
             }
             if value.len() <= SMALL_BYTES && size > SMALL_BYTES {
+                // Small ones do not wait for this one while it waits.
+                drop(room);
                 room = room_in(&self.large).await?;
             }
             value.extend_from_slice(&data);
