@@ -99,10 +99,10 @@ impl Failure {
     }
 }
 
-/// Whether the machine has too little of something: of disk, memory, descriptors or processes.
+/// Whether the machine has too little of something that comes back by itself: of memory, descriptors or processes. A full disk has to be
+/// told to somebody, at once.
 fn is_a_lack(error: &io::Error) -> bool {
-    const LACKS: [Errno; 6] =
-        [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN];
+    const LACKS: [Errno; 4] = [Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN];
     error.raw_os_error().is_some_and(|number| LACKS.contains(&Errno::from_raw(number)))
 }
 
@@ -169,10 +169,10 @@ mod tests {
         let of = |errno: Errno| {
             Failure::because("take the deployment", Failure::because("write a module", io::Error::from(errno)))
         };
-        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN] {
+        for errno in [Errno::ENOMEM, Errno::EMFILE, Errno::ENFILE, Errno::EAGAIN] {
             assert!(of(errno).may_pass(), "{errno:?}");
         }
-        for errno in [Errno::EACCES, Errno::ENOENT, Errno::ENAMETOOLONG] {
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::EACCES, Errno::ENOENT, Errno::ENAMETOOLONG] {
             assert!(!of(errno).may_pass(), "{errno:?}");
         }
     }
