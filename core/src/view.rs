@@ -116,7 +116,7 @@ pub struct ProcessStatus {
     pub adopted: bool,
 }
 
-/// How a process ended. Neither `code` nor `signal` is known of one that was adopted.
+/// How a process ended, or why it could not be started. Neither `code` nor `signal` is known of one that was adopted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastExit {
     /// Its exit code.
@@ -127,9 +127,22 @@ pub struct LastExit {
     pub signal: Option<i32>,
     /// When.
     pub at: Timestamp,
-    /// The end of what it printed, at most 1 KiB, when it ended before it was ready.
+    /// The end of what it printed, at most 1 KiB, when it ended before it was ready; the reason after [`LastExit::NOT_STARTED`] when
+    /// there was no process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<String>,
+}
+
+impl LastExit {
+    /// How [`LastExit::said`] begins where it tells why the process could not be started.
+    pub const NOT_STARTED: &str = "could not be started: ";
+
+    /// Why the process could not be started, if that is what happened.
+    #[must_use]
+    pub fn not_started(&self) -> Option<&str> {
+        let said = self.said.as_deref().filter(|_| self.code.or(self.signal).is_none());
+        said.and_then(|said| said.strip_prefix(Self::NOT_STARTED))
+    }
 }
 
 /// The last pass of the reconcile loop.

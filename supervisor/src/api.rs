@@ -14,9 +14,6 @@ use serde::{Deserialize, Serialize};
 use crate::spawn::proc;
 use crate::state::Lock;
 
-/// How the text begins by which [`scafo_core::view::LastExit::said`] tells why a process could not be started.
-pub const NOT_STARTED: &str = "could not be started: ";
-
 /// Name of the file in the state directory that says how to reach a running node. It is there only while the node runs.
 pub const NODE_FILE: &str = "node.json";
 

@@ -24,7 +24,5 @@ mod sockets;
 mod spawn;
 mod state;
 
-pub use api::{
-    DevOptions, EXIT_REFUSED, Ended, Error, NODE_FILE, NOT_STARTED, OnReady, Options, Pids, Ready, Reload, holder,
-};
+pub use api::{DevOptions, EXIT_REFUSED, Ended, Error, NODE_FILE, OnReady, Options, Pids, Ready, Reload, holder};
 pub use run::run;

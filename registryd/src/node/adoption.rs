@@ -240,6 +240,9 @@ impl Adopting {
 }
 
 fn never_ready(times: u32, exit: Option<&LastExit>) -> String {
+    if let Some(why) = exit.and_then(LastExit::not_started) {
+        return cut(&format!("its process {}{why}", LastExit::NOT_STARTED));
+    }
     let code = exit.and_then(|exit| exit.code).map(|code| format!(" with code {code}")).unwrap_or_default();
     let ended = format!("its process ended{code} before it was ready, {times} times in a row");
     match exit.and_then(|exit| exit.said.as_ref()) {
@@ -359,6 +362,11 @@ mod tests {
         }
         let error = machine.report().error.unwrap();
         assert!(error.contains("with code 1") && error.ends_with("it said: Error: not today"), "{error}");
+        let mut unstarted = ended(5, 1);
+        let exit = unstarted.last_exit.as_mut().unwrap();
+        (exit.code, exit.said) = (None, Some(format!("{}the disk is full", LastExit::NOT_STARTED)));
+        machine = Adopting::look(Some(machine), &target, &unstarted, s(5)).0;
+        assert_eq!(machine.report().error.as_deref(), Some("its process could not be started: the disk is full"));
         let ready = again(9, ProcessState::Ready, Some("v1"), &ended(4, 1));
         machine = Adopting::look(Some(machine), &target, &ready, s(5)).0;
         assert_eq!(adoption(&machine), Some(Adoption::Adopted));

@@ -25,7 +25,6 @@ use super::record::{Record, WATCH};
 use super::runtime::Runtime;
 use super::strays::Noted;
 use super::version::Version;
-use crate::api::NOT_STARTED;
 use crate::manager::Bounds;
 use crate::spawn::{Bond, Exit, Input, Limits, Output, ProcessHandle, Rights, Spawner, Spec, proc};
 use crate::state::{Book, Pair};
@@ -353,7 +352,7 @@ impl Driver {
             Ok(()) => Event::Spawned,
             Err(reason) => {
                 tracing::error!(application = %self.application, %reason, "cannot start its process; trying again later");
-                let said = Some(format!("{NOT_STARTED}{}", text::head(&reason, MAX_REASON_BYTES)));
+                let said = Some(format!("{}{}", LastExit::NOT_STARTED, text::head(&reason, MAX_REASON_BYTES)));
                 self.last_exit = Some(LastExit { code: None, signal: None, at: now(), said });
                 self.shared.memory().release(&self.application);
                 Record::forget(&self.shared.launch.dirs.processes(), &self.application);

@@ -1,8 +1,8 @@
 //! What a person should look at, found in the state of a node.
 
 use scafo_core::record::{Adoption, NodeRecord, ProcessState, Serving, UnplacedReason};
-use scafo_core::view::{DaemonState, ProcessStatus, Unplaced};
-use scafo_supervisor::{NOT_STARTED, Ready};
+use scafo_core::view::{DaemonState, LastExit, ProcessStatus, Unplaced};
+use scafo_supervisor::Ready;
 
 use super::render::is_standin;
 
@@ -77,9 +77,9 @@ fn not_placed(unplaced: &Unplaced) -> String {
 fn of_process(process: &ProcessStatus) -> Option<String> {
     let name = &process.application;
     let waits = matches!(process.state, ProcessState::BackingOff | ProcessState::CrashLooping);
-    let unstarted = process.last_exit.as_ref().filter(|exit| waits && exit.code.or(exit.signal).is_none());
-    if let Some(why) = unstarted.and_then(|exit| exit.said.as_ref()?.strip_prefix(NOT_STARTED)) {
-        return Some(format!("{name} {NOT_STARTED}{why}; it is tried again after a pause, see the log of the node"));
+    if let Some(why) = process.last_exit.as_ref().filter(|_| waits).and_then(LastExit::not_started) {
+        let said = LastExit::NOT_STARTED;
+        return Some(format!("{name} {said}{why}; it is tried again after a pause, see the log of the node"));
     }
     let what = match process.state {
         ProcessState::Unhealthy => "does not answer its health checks",
@@ -133,8 +133,7 @@ counter ends again and again without having been ready (last exit: code 3); see 
     fn the_reason_why_a_process_could_not_be_started_is_said() {
         let mut json = super::super::render::tests::well();
         json["processes"][0]["state"] = "backing-off".into();
-        json["processes"][0]["lastExit"] =
-            serde_json::json!({ "at": "2026-04-01T12:30:00.000Z", "said": format!("{NOT_STARTED}the disk is full") });
+        json["processes"][0]["lastExit"] = serde_json::json!({ "at": "2026-04-01T12:30:00.000Z", "said": format!("{}the disk is full", LastExit::NOT_STARTED) });
         let state: DaemonState = serde_json::from_value(json).unwrap();
         assert_eq!(
             warnings(&state, None),
