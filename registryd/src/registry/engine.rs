@@ -53,10 +53,12 @@ pub struct Stored<T> {
 impl<T> Stored<T> {
     /// Whether this is what `earlier` was, or was written over it. What was made anew in its place names no write before.
     pub(super) fn continues(&self, earlier: &Self) -> bool {
-        match &earlier.write_id {
-            Some(id) => self.write_id.as_ref() == Some(id) || self.before.contains(id),
-            None => self.etag == earlier.etag,
-        }
+        earlier.write_id.as_ref().map_or_else(|| self.etag == earlier.etag, |id| self.descends_from(id))
+    }
+
+    /// Whether the write of this id put it there, or one that was written over.
+    pub(crate) fn descends_from(&self, id: &str) -> bool {
+        self.write_id.iter().chain(&self.before).any(|write| write == id)
     }
 }
 

@@ -456,18 +456,20 @@ async fn remove_trust(
     name: &ApplicationName,
     issuer: Option<&str>,
 ) -> Result<bool, Problem> {
-    let found = async { Ok(registry.trust(name).await?.and_then(|stored| concerned(stored, issuer))) };
+    let noted = operations.noted(operation).await;
+    let found = async { Ok(registry.trust(name).await?.and_then(|it| concerned(it, issuer, noted.as_deref()))) };
     let registry = registry.under(operation.to_string());
     Ok(operations.remove(operation, found, registry.remove_trust(name, issuer)).await?.unwrap_or(true))
 }
 
-/// What of a policy there is to remove. A policy made anew is another one; rules that are set anew are told apart by the operation,
-/// which their removal leaves in the policy.
-fn concerned(stored: Stored<TrustPolicy>, issuer: Option<&str>) -> Option<String> {
-    match issuer {
-        Some(issuer) => stored.record.rules.iter().any(|rule| rule.issuer == issuer).then(|| issuer.to_owned()),
-        None => Some(stored.write_id.unwrap_or_else(|| stored.etag.opaque().to_owned())),
+/// What of a policy there is to remove; `noted` is what an earlier try found. A policy made anew is another one, and one that was
+/// changed is the same. Rules that are set anew are told apart by the operation, which their removal leaves in the policy.
+fn concerned(stored: Stored<TrustPolicy>, issuer: Option<&str>, noted: Option<&str>) -> Option<String> {
+    if let Some(issuer) = issuer {
+        return stored.record.rules.iter().any(|rule| rule.issuer == issuer).then(|| issuer.to_owned());
     }
+    let same = noted.filter(|id| stored.descends_from(id)).map(ToOwned::to_owned);
+    Some(same.or(stored.write_id).unwrap_or_else(|| stored.etag.opaque().to_owned()))
 }
 
 fn registration(request: RegisterOperatorRequest) -> Result<Registration, Problem> {
@@ -501,28 +503,42 @@ mod tests {
     use super::*;
     use crate::registry::testing::World;
 
+    const ISSUER: &str = "https://a.example";
+
+    fn rule(issuer: &str) -> TrustRule {
+        serde_json::from_value(json!({ "issuer": issuer, "subjects": ["x"] })).unwrap()
+    }
+
+    /// A removal in a daemon that is killed when the request which changes something is on its way.
+    async fn killed(
+        world: &World,
+        fault: Fault,
+        (operations, operation): (&Operations, Operation),
+        (name, issuer): (&ApplicationName, Option<&str>),
+    ) {
+        let (daemon, kill) = (world.sibling(), Arc::new(tokio::sync::Notify::new()));
+        let trigger = Arc::clone(&kill);
+        daemon.memory.plan(move |request| {
+            matches!(request, Request::Put(..) | Request::Delete(_)).then(|| {
+                trigger.notify_one();
+                fault
+            })
+        });
+        tokio::select! {
+            biased;
+            () = kill.notified() => {}
+            removed = remove_trust(&daemon.registry, operations, operation, name, issuer) => panic!("{removed:?}"),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_removal_of_trust_that_comes_again_leaves_what_was_set_anew() {
-        for issuer in [None, Some("https://a.example")] {
+        for issuer in [None, Some(ISSUER)] {
             let (world, operations, operation) = (World::new(), Operations::in_memory(), Operation::fresh());
             let shop: ApplicationName = "shop".parse().unwrap();
-            let rule = serde_json::from_str(r#"{"issuer": "https://a.example", "subjects": ["x"]}"#).unwrap();
-            let set = world.registry.set_trust(&shop, &rule).await.unwrap();
-            let killed = world.sibling();
-            let kill = Arc::new(tokio::sync::Notify::new());
-            let trigger = Arc::clone(&kill);
-            killed.memory.plan(move |request| {
-                matches!(request, Request::Put(..) | Request::Delete(_)).then(|| {
-                    trigger.notify_one();
-                    Fault::LoseAnswer
-                })
-            });
-            tokio::select! {
-                biased;
-                () = kill.notified() => {}
-                removed = remove_trust(&killed.registry, &operations, operation, &shop, issuer) => panic!("{removed:?}"),
-            }
-            let anew = world.registry.set_trust(&shop, &rule).await.unwrap();
+            let set = world.registry.set_trust(&shop, &rule(ISSUER)).await.unwrap();
+            killed(&world, Fault::LoseAnswer, (&operations, operation), (&shop, issuer)).await;
+            let anew = world.registry.set_trust(&shop, &rule(ISSUER)).await.unwrap();
             assert_eq!(anew.rules, set.rules);
             assert!(remove_trust(&world.registry, &operations, operation, &shop, issuer).await.unwrap());
             assert_eq!(world.registry.trust(&shop).await.unwrap().unwrap().record, anew, "{issuer:?}");
@@ -530,6 +546,18 @@ mod tests {
             let left = world.registry.trust(&shop).await.unwrap();
             assert!(left.is_none_or(|stored| stored.record.rules.is_empty()), "another call is another removal");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_removal_of_trust_that_comes_again_takes_the_policy_with_what_was_added_to_it() {
+        let (world, operations, operation) = (World::new(), Operations::in_memory(), Operation::fresh());
+        let shop: ApplicationName = "shop".parse().unwrap();
+        world.registry.set_trust(&shop, &rule(ISSUER)).await.unwrap();
+        killed(&world, Fault::LoseRequest, (&operations, operation), (&shop, None)).await;
+        let changed = world.registry.set_trust(&shop, &rule("https://b.example")).await.unwrap();
+        assert_eq!(changed.rules.len(), 2);
+        assert!(remove_trust(&world.registry, &operations, operation, &shop, None).await.unwrap());
+        assert!(world.registry.trust(&shop).await.unwrap().is_none());
     }
 
     #[test]

@@ -89,7 +89,8 @@ impl Operations {
         self.noted(operation).await.is_some()
     }
 
-    async fn noted(&self, operation: Operation) -> Option<String> {
+    /// What an earlier try of this operation found, if it found anything.
+    pub(crate) async fn noted(&self, operation: Operation) -> Option<String> {
         let name = operation.to_string();
         let notes = self.notes.lock().await;
         notes.iter().rev().find(|note| note.operation == name).map(|note| note.found.clone())
