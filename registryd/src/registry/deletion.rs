@@ -101,7 +101,7 @@ impl Registry {
         if claim.record.released || self.application(&claim.record.application).await?.is_some() {
             return Ok(false);
         }
-        self.give_up(&claim.record.host, |stored| stored.etag == claim.etag).await
+        self.give_up(&Intent::new(), &claim.record.host, |stored| stored.etag == claim.etag).await
     }
 
     /// Removes a placement whose application does not exist, as a pass leaves one that had begun before the application was
@@ -279,9 +279,12 @@ impl Removal<'_> {
         for prefix in [key::deployments(name), key::deploys(name), format!("{}/", key::fleet(name))] {
             self.remove_under(&prefix).await?;
         }
-        self.authorised().await?;
-        let claims = self.registry.remove_claims(application).await?;
-        self.tell(claims);
+        for host in &application.domains {
+            self.authorised().await?;
+            if self.registry.remove_claim(&self.intent, name, host).await? {
+                self.tell([key::domain(host)]);
+            }
+        }
         let key = key::application(name);
         // From here on somebody may make an application of this name anew.
         let is_it = |stands: &Stored<ApplicationRecord>| {

@@ -145,7 +145,7 @@ impl Registry {
         // Before anything is released: a call that fails here comes again and finds what it released.
         let platform = self.known_platform_domains(own).await?;
         self.unlist(name, host).await?;
-        self.give_up(host, |stored| ours(&stored.record)).await?;
+        self.give_up(&Intent::new(), host, |stored| ours(&stored.record)).await?;
         // A claim of the same host may have listed it in between.
         let application = self.unlist(name, host).await?;
         Ok(domain(application, host, &platform))
@@ -175,26 +175,26 @@ impl Registry {
         Ok(domain(application, host, &self.known_platform_domains(own).await?))
     }
 
-    /// Removes the claims of the hosts that an application lists which is being deleted, and which therefore lists no more of
-    /// them. Answers the keys. A claim that a dead call left unlisted goes with the coordinator's sweep: looking for it here would
-    /// take a look at every claim of the fleet.
+    /// Removes the claim of a host that an application lists which is being deleted, and which therefore lists no more of them.
+    /// Answers whether it was there. A claim that a dead call left unlisted goes with the coordinator's sweep: looking for it here
+    /// would take a look at every claim of the fleet.
     ///
     /// # Errors
     /// Store errors; a claim that cannot be read stays, for a person to look at.
-    pub(super) async fn remove_claims(&self, application: &ApplicationRecord) -> Result<Vec<String>, Problem> {
-        let ours = |stored: &Stored<DomainClaim>| stored.record.application == application.name;
-        let mut removed = Vec::new();
-        for host in &application.domains {
-            match self.give_up(host, ours).await {
-                Ok(true) => removed.push(key::domain(host)),
-                Ok(false) => {}
-                Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
-                    tracing::warn!(%host, ?problem, "the claim of a deleted application cannot be read and stays");
-                }
-                Err(problem) => return Err(problem),
+    pub(super) async fn remove_claim(
+        &self,
+        intent: &Intent,
+        application: &ApplicationName,
+        host: &Host,
+    ) -> Result<bool, Problem> {
+        let ours = |stored: &Stored<DomainClaim>| stored.record.application == *application;
+        match self.give_up(intent, host, ours).await {
+            Err(problem) if problem.code == ProblemCode::StoreNonconforming => {
+                tracing::warn!(%host, ?problem, "the claim of a deleted application cannot be read and stays");
+                Ok(false)
             }
+            gone => gone,
         }
-        Ok(removed)
     }
 
     /// Every platform domain of the installation, to decide by: those in all node records and `own`.
@@ -324,6 +324,7 @@ impl Registry {
     /// Marks a claim released, if it is `ours`, and removes it. Answers whether it was.
     pub(super) async fn give_up(
         &self,
+        intent: &Intent,
         host: &Host,
         ours: impl Fn(&Stored<DomainClaim>) -> bool + Send + Sync,
     ) -> Result<bool, Problem> {
@@ -335,7 +336,7 @@ impl Registry {
             }
             Some(_) | None => Ok(Step::Keep),
         };
-        let marked = absent_is_done(self.engine().change(&Intent::new(), &key, None, decide).await)?;
+        let marked = absent_is_done(self.engine().change(intent, &key, None, decide).await)?;
         let ours = marked.is_some_and(|changed| changed.written);
         if ours {
             self.delete_marked(&key).await;
@@ -515,14 +516,14 @@ mod tests {
         let list = |record: &mut ApplicationRecord| claims::list(record, &host, true);
         registry.update_application(&Intent::new(), &name, list).await.unwrap();
         registry.confirm(&claim, &second).await.unwrap();
-        registry.give_up(&host, |stored| stored.etag == first.etag).await.unwrap();
+        registry.give_up(&Intent::new(), &host, |stored| stored.etag == first.etag).await.unwrap();
         registry.narrow(&host, |stored| stored.etag == first.etag).await.unwrap();
         let stands = registry.claim(&host).await.unwrap().unwrap();
         assert!(stands.record.wildcard);
         // And by the time it looks, a listed claim never yields.
         assert_eq!(registry.withdraw(&claim, &stands).await.unwrap(), Withdrawal::Listed);
         // The other way round: what was withdrawn is not confirmed, and the application does not keep it.
-        registry.give_up(&host, |stored| stored.etag == second.etag).await.unwrap();
+        registry.give_up(&Intent::new(), &host, |stored| stored.etag == second.etag).await.unwrap();
         let refused = registry.confirm(&claim, &second).await.unwrap_err();
         assert_eq!(refused.code, ProblemCode::CasConflict);
         assert!(registry.application(&name).await.unwrap().unwrap().record.domains.is_empty());

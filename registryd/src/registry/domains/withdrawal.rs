@@ -26,21 +26,21 @@ impl Registry {
         &self,
         claim: &NewClaim,
         application: &ApplicationRecord,
-    ) -> Result<(), Problem> {
+    ) -> Result<bool, Problem> {
         let there = self.claim(&claim.host).await?.map(|stored| stored.record);
         let left_over = |there: &DomainClaim| {
             let ours = there.application == claim.application && !there.released;
             ours && !claims::lists(application, &claim.host, there.wildcard)
         };
-        if there.as_ref().is_some_and(left_over) {
-            let held = self.take(&NewClaim { wildcard: false, ..claim.clone() }).await?;
-            self.withdraw(claim, &held).await?;
+        if !there.as_ref().is_some_and(left_over) {
+            return Ok(false);
         }
-        Ok(())
+        let held = self.take(&NewClaim { wildcard: false, ..claim.clone() }).await?;
+        Ok(matches!(self.withdraw(claim, &held).await?, Withdrawal::Done))
     }
 
     /// Takes back a claim that its application does not list, as a call that died leaves one, or a request that the bucket carried
-    /// out late. Answers whether there was anything to take back.
+    /// out late. Answers whether it was taken back.
     ///
     /// # Errors
     /// `cas-conflict` where it is being released; store errors; an application that cannot be read may list it.
@@ -51,8 +51,7 @@ impl Registry {
         if record.deleting == Some(true) || record.domains.contains(&host) {
             return Ok(false);
         }
-        self.withdraw_left_over(&NewClaim { application, host, wildcard: false, by, names: None }, &record).await?;
-        Ok(true)
+        self.withdraw_left_over(&NewClaim { application, host, wildcard: false, by, names: None }, &record).await
     }
 
     /// Takes back what [`Registry::take`] wrote, unless the application lists it by now. If not, its record is written anew
@@ -79,7 +78,7 @@ impl Registry {
         if lists_exact {
             self.narrow(&claim.host, written).await?;
         } else {
-            self.give_up(&claim.host, written).await?;
+            self.give_up(&Intent::new(), &claim.host, written).await?;
         }
         Ok(Withdrawal::Done)
     }
