@@ -91,10 +91,14 @@ impl Old {
             && let Some(lead) = leads(core)
         {
             let world = core.worlds.borrow().clone();
-            if let Err(problem) = retention::deployments(core, &lead, &world, &mut self.pages).await {
-                tracing::warn!(?problem, "a sweep of old deployments did not go through; the next one goes on");
-            }
-            let pause = RETENTION.max(RETENTION_PAGE.saturating_mul(self.pages.ended()));
+            let swept = retention::deployments(core, &lead, &world, &mut self.pages).await;
+            let pause = match swept {
+                Ok(()) => RETENTION.max(RETENTION_PAGE.saturating_mul(self.pages.ended())),
+                Err(problem) => {
+                    tracing::warn!(?problem, "a sweep of old deployments did not go through; the next one goes on");
+                    RETENTION
+                }
+            };
             self.deployments = core.mono().after(jittered(core, pause));
         }
         if self.observations <= core.mono()

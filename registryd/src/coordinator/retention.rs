@@ -42,16 +42,16 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Pages of the round that has ended; none while one is to be gone on with.
+    /// Pages of the round that has ended last.
     pub(super) const fn ended(&self) -> u32 {
-        if self.taken == 0 { self.before } else { 0 }
+        self.before
     }
 }
 
 /// Removes deployment records that have been kept for long enough.
 ///
 /// # Errors
-/// `lease-lost`; store errors. The next sweep goes on with the page that is due.
+/// `lease-lost`; store errors. The next sweep goes on with the page that is due; what was at hand waits for the next round.
 pub(super) async fn deployments(core: &Core, lead: &Lead, world: &World, pages: &mut Pages) -> Result<(), Problem> {
     Sweep::new(core, lead).deployments(world, pages).await
 }
@@ -108,7 +108,11 @@ impl<'a> Sweep<'a> {
         let served = served(world);
         let mut group: Option<(ApplicationName, Vec<Listed>)> = None;
         loop {
-            let page = self.core.registry.engine().page(&mut pages.walk, DEPLOYMENTS).await?;
+            let page = self.core.registry.engine().page(&mut pages.walk, DEPLOYMENTS).await.inspect_err(|problem| {
+                if problem.code != ProblemCode::StoreUnavailable {
+                    pages.taken = 0;
+                }
+            })?;
             pages.taken += 1;
             for listed in page.entries {
                 let Some((name, _)) = deployment_of(&listed.key) else { continue };
