@@ -197,8 +197,8 @@ impl Drop for Staged {
     }
 }
 
-/// Removes what is staged in `dir`, `meta.json` before anything else: what is left when this is cut off was never acknowledged to
-/// anybody, and the next start removes it.
+/// Removes what is staged in `dir`, `meta.json` before anything else: without it the next start takes the rest for what was never
+/// acknowledged to anybody, and removes it.
 fn clear(dir: &Path) -> io::Result<()> {
     if !dir.is_dir() {
         return fs::remove_file(dir);
