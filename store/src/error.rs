@@ -14,6 +14,8 @@ pub const TITLE_ETAGS: &str = "Store does not answer with ETags";
 pub const TITLE_LISTING: &str = "Store cuts listings short";
 /// Title of a store that loses `x-amz-meta-…` headers.
 pub const TITLE_METADATA: &str = "Store does not keep user metadata";
+/// Title of the problem for an object that is larger than was to be read.
+pub const TITLE_TOO_LARGE: &str = "Object too large";
 
 /// What happened underneath, for the log alone: it may name an endpoint.
 #[derive(Clone, PartialEq, Eq)]
@@ -183,7 +185,7 @@ impl From<Error> for Problem {
             Error::Nonconforming { title, detail } => {
                 Problem::new(ProblemCode::StoreNonconforming, detail).titled(title)
             }
-            Error::TooLarge { .. } => Problem::new(ProblemCode::StoreNonconforming, detail).titled("Object too large"),
+            Error::TooLarge { .. } => Problem::new(ProblemCode::StoreNonconforming, detail).titled(TITLE_TOO_LARGE),
             Error::Unavailable { .. }
             | Error::Busy { .. }
             | Error::Denied { .. }

@@ -16,7 +16,9 @@ pub use bucket::{
     Bucket, Condition, Head, LIST_KEYS_MAX, ListRequest, Listed, Listing, OBJECT_BYTES_MAX, Object, PAGE_KEYS_MAX,
     Page, PageToken, Put, PutOptions, Walk,
 };
-pub use error::{Cause, Error, TITLE_CONDITIONS, TITLE_ETAGS, TITLE_LISTING, TITLE_METADATA, TITLE_RANGES};
+pub use error::{
+    Cause, Error, TITLE_CONDITIONS, TITLE_ETAGS, TITLE_LISTING, TITLE_METADATA, TITLE_RANGES, TITLE_TOO_LARGE,
+};
 pub use etag::{ETag, ETagForm};
 pub use memory::{Fault, Lie, MemoryBucket, Operation};
 pub use probe::probe;

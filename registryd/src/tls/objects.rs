@@ -203,7 +203,7 @@ type Opened = (Bytes, Timestamp);
 /// `None` for an object that is larger than was to be read.
 fn unless_larger<T>(outcome: Result<T, Problem>) -> Result<Option<T>, Problem> {
     match outcome {
-        Err(problem) if problem.title() == "Object too large" => Ok(None),
+        Err(problem) if problem.title() == scafo_store::TITLE_TOO_LARGE => Ok(None),
         outcome => outcome.map(Some),
     }
 }
