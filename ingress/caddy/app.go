@@ -113,7 +113,11 @@ func knownOf(links []*link) []known {
 
 // appOf gives a module the app of its configuration.
 func appOf(ctx caddy.Context) (*App, error) {
-	value, err := ctx.App("scafo")
+	// Caddy's storage commands give a storage nothing of the configuration around it; Context.App panics there.
+	value, err := ctx.AppIfConfigured("scafo")
+	if errors.Is(err, caddy.ErrNotConfigured) {
+		return nil, fmt.Errorf("there are no fleets: name them in the global option scafo (Caddy's storage commands do not get to see it): %w", err)
+	}
 	if err != nil {
 		return nil, err
 	}

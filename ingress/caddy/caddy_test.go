@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -47,8 +49,11 @@ type stage struct {
 	name string
 	// issuer is how certificates are got.
 	issuer string
+	// written are sites of an operator's own.
+	written string
 	// adjust changes what the Caddyfile has no words for.
 	adjust func(config string) string
+	loaded bool
 }
 
 func newStage(t *testing.T) *stage {
@@ -107,12 +112,28 @@ https://%[5]s {
 	%[4]s
 	%[3]s
 }
-`, s.dir, fleets, site, s.issuer, s.name)
+%[6]s
+`, s.dir, fleets, site, s.issuer, s.name, s.written)
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(config), map[string]any{"filename": "Caddyfile"})
 	if err != nil {
 		return err
 	}
-	return caddy.Load([]byte(s.adjust(string(adapted))), true)
+	before := serving()
+	if err := caddy.Load([]byte(s.adjust(string(adapted))), true); err != nil {
+		return err
+	}
+	if s.loaded {
+		// Caddy only begins to stop the servers of the configuration before, and a server that stops drops what it reads.
+		eventually(s.t, "the end of the servers before", func() bool { return serving() <= before })
+	}
+	s.loaded = true
+	return nil
+}
+
+// serving is how many listeners HTTP servers of this process accept from.
+func serving() int {
+	stacks := make([]byte, 16<<20)
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte("\nnet/http.(*Server).Serve("))
 }
 
 func (s *stage) mustLoad(fleets, site string) {
@@ -193,6 +214,11 @@ func (s *stage) expect(rows ...[3]string) {
 	}
 }
 
+// rootless are targets that Go takes for a scheme and something opaque. Sent on, they are URLs with a denied path.
+var rootless = []string{
+	"x:http://dev.example/v1/storage", "http:http://dev.example/v1/storage/list?prefix=", "x:http://dev.example/", "x:v1/storage",
+}
+
 func TestRequestsReachWhatTheDocumentNames(t *testing.T) {
 	s, n := newStage(t), newFakeNode(t)
 	_, shop := backend(t, "shop")
@@ -215,6 +241,13 @@ func TestRequestsReachWhatTheDocumentNames(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &p); err != nil || status != 404 || p.Detail != problemOf(isDenied).Detail ||
 			header.Get("Content-Type") != "application/problem+json" {
 			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	for _, host := range []string{"dev.example", "shop.example"} {
+		for _, target := range rootless {
+			if status, _, body := s.raw(http.MethodGet, host, target); status != http.StatusBadRequest || !strings.Contains(body, "invalid-input") {
+				t.Errorf("%s %s: %d %s", host, target, status, body)
+			}
 		}
 	}
 	if status, _, _ := s.raw(http.MethodConnect, "shop.example:80", "shop.example:80"); status != http.StatusMethodNotAllowed {
@@ -292,10 +325,24 @@ func TestWithoutRetriesOnlyOneRequestFindsOutThatAnUpstreamIsDead(t *testing.T) 
 	s.expect([3]string{"shop.example", "/", "502"}, [3]string{"shop.example", "/", "200 alive"})
 }
 
+// onlyLink is the one link of this process.
+func onlyLink(t *testing.T) (only *link) {
+	t.Helper()
+	links.Range(func(_, value any) bool {
+		if only != nil {
+			t.Error("there are two links")
+		}
+		only = value.(*link)
+		return true
+	})
+	return only
+}
+
 func TestWithoutADocumentTheAnswerIs503AndALostOneIsKept(t *testing.T) {
 	s, n := newStage(t), newFakeNode(t)
 	_, shop := backend(t, "shop")
-	s.mustLoad(s.fleet(n, "main"), proxySite)
+	fleet := s.fleet(n, "main")
+	s.mustLoad(fleet, proxySite)
 	status, header, body := s.raw(http.MethodGet, "shop.example", "/")
 	if status != http.StatusServiceUnavailable || header.Get("Retry-After") != "1" || !strings.Contains(body, "urn:scafo:draining") {
 		t.Error(status, header, body)
@@ -314,8 +361,12 @@ func TestWithoutADocumentTheAnswerIs503AndALostOneIsKept(t *testing.T) {
 	})
 	s.expect([3]string{"shop.example", "/", "200 shop"})
 	// Neither a reload that changes nothing of the fleet loses it, nor one that does.
-	s.mustLoad(s.fleet(n, "main"), "header X-New yes\n"+proxySite)
+	poller := onlyLink(t)
+	s.mustLoad(fleet, "header X-New yes\n"+proxySite)
 	s.expect([3]string{"shop.example", "/", "200 shop"})
+	if onlyLink(t) != poller {
+		t.Error("a reload that changes nothing of the fleet began a new poller")
+	}
 	s.mustLoad(s.fleet(n, "main", "storage_timeout 5s"), proxySite)
 	s.expect([3]string{"shop.example", "/", "200 shop"})
 }
@@ -344,6 +395,9 @@ func TestAProxyWithoutTheHandlerForwardsNothingThatIsDenied(t *testing.T) {
 		[3]string{"dev.example", "/", "200 api"}, [3]string{"dev.example", "/v1/storage", "503 denied"},
 		[3]string{"dev.example", "/moved", "503 denied"}, [3]string{"x.example", "/", "503 unknown"},
 	)
+	for _, target := range rootless {
+		s.expect([3]string{"dev.example", target, "503 denied"})
+	}
 }
 
 func TestTheMatcherAndThePlaceholdersLetAConfigurationAnswerItself(t *testing.T) {
@@ -360,6 +414,7 @@ func TestTheMatcherAndThePlaceholdersLetAConfigurationAnswerItself(t *testing.T)
 	s.mustLoad(s.fleet(n, "main"), site)
 	s.expect(
 		[3]string{"dev.example", "/v1/storage", "403 no"}, [3]string{"x.example", "/", "418 unknown"},
+		[3]string{"dev.example", rootless[0], "403 no"},
 		[3]string{"shop.example", "/", "200 found main shop"},
 	)
 }
@@ -371,11 +426,23 @@ func TestAConfigurationThatCannotWorkIsRefused(t *testing.T) {
 		{"", proxySite, "1 to 64"}, {good + good, proxySite, "two fleets"}, {good, "@x scafo lost\nrespond @x 200", "no outcome lost"},
 		{"fleet main {\nnode nonsense\ntoken x\n}", proxySite, "http://HOST:PORT"}, {s.fleet(n, "main", "later 1"), proxySite, "unknown option later"},
 		{good, "scafo {\nx\n}\n", "unknown option x"}, {s.fleet(n, "main", "storage_timeout soon"), proxySite, "storage_timeout"},
-		{"node http://127.0.0.1:1", proxySite, "only fleet"}, {s.fleet(n, ""), proxySite, "fleet"},
+		{"node http://127.0.0.1:1", proxySite, "only fleet"}, {s.fleet(n, ""), proxySite, "rong argument count"},
+		{"fleet main {\nnode http://127.0.0.1:1\ntoken secret-token\npoll_interval 1h\n}", proxySite, "poll_interval"},
+		{"fleet main {\nnode http://127.0.0.1:1\ntoken secret-token\ntoken_file x\n}", proxySite, "not both"},
+		{"fleet main {\nnode http://secret-token@127.0.0.1:1\ntoken x\n}", proxySite, "without user"},
 	} {
-		if err := s.load(bad.fleets, bad.site); err == nil || !strings.Contains(err.Error(), bad.says) {
+		if err := s.load(bad.fleets, bad.site); err == nil || !strings.Contains(err.Error(), bad.says) || strings.Contains(err.Error(), "secret-token") {
 			t.Errorf("%s: %v", bad.says, err)
 		}
+	}
+}
+
+// As caddy storage export does it.
+func TestAStorageWithoutItsConfigurationSaysWhatIsMissing(t *testing.T) {
+	ctx, cancel := caddy.NewContext(caddy.Context{Context: t.Context()})
+	defer cancel()
+	if err := new(Storage).Provision(ctx); !errors.Is(err, caddy.ErrNotConfigured) || !strings.Contains(err.Error(), "global option scafo") {
+		t.Error(err)
 	}
 }
 
@@ -389,7 +456,8 @@ func TestNoRequestFailsWhileDocumentsAndConfigurationsChange(t *testing.T) {
 	}
 	full := documentOf(many, "")
 	n.serveDocument(few)
-	s.mustLoad(s.fleet(n, "main"), proxySite)
+	fleet := s.fleet(n, "main")
+	s.mustLoad(fleet, proxySite)
 	var stop atomic.Bool
 	var requests atomic.Int64
 	var all sync.WaitGroup
@@ -420,7 +488,7 @@ func TestNoRequestFailsWhileDocumentsAndConfigurationsChange(t *testing.T) {
 		n.serveDocument(few)
 		eventually(t, "the small document", func() bool { return strings.HasPrefix(s.get(last, "/"), "404") })
 		if round == 3 {
-			s.mustLoad(s.fleet(n, "main"), "header X-Round yes\n"+proxySite)
+			s.mustLoad(fleet, "header X-Round yes\n"+proxySite)
 		}
 	}
 	stop.Store(true)
@@ -485,6 +553,35 @@ func TestCertificatesComeOnDemandForExactNamesAndLiveInTheFleet(t *testing.T) {
 		if got, err := other.shake(name); err != nil || got != serial {
 			t.Errorf("%s was issued anew: %s, %v", name, got, err)
 		}
+	}
+}
+
+func TestAWildcardCertificateOfAnOperatorServesWhatIsBelowItAndNotItsApex(t *testing.T) {
+	s, n := newStage(t), newFakeNode(t)
+	_, shop := backend(t, "shop")
+	n.serveDocument(documentOf(map[string]string{"a.shop.example": shop, "shop.example": shop, "*.shop.example": shop}, ""))
+	s.written = fmt.Sprintf("https://*.shop.example {\nbind unix/%s/https.sock\ntls internal\n%s}\n", s.dir, proxySite)
+	s.mustLoad(s.fleet(n, "main"), proxySite)
+	var below string
+	eventually(t, "the certificate of the written site", func() (got bool) {
+		serial, err := s.shake("b.shop.example")
+		below = serial
+		return err == nil
+	})
+	if serial, err := s.shake("a.shop.example"); err != nil || serial != below {
+		t.Error("a name below it has another certificate:", serial, below, err)
+	}
+	if serial, err := s.shake("shop.example"); err != nil || serial == below {
+		t.Error("the apex has no certificate of its own:", serial, err)
+	}
+	stored := map[string]bool{}
+	for _, key := range n.keys() {
+		if of, ok := subjectOfKey(key); ok && strings.HasSuffix(key, ".crt") {
+			stored[of.lock()] = true
+		}
+	}
+	if len(stored) != 2 || !stored[issuanceLock+"*.shop.example"] || !stored[issuanceLock+"shop.example"] {
+		t.Error("the fleet holds", n.keys())
 	}
 }
 

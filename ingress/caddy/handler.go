@@ -51,8 +51,11 @@ func (*Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // ServeHTTP decides about one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	d := decide(h.app.known(), r.Host, paths(r)...)
-	publish(r, d)
+	d := h.app.decide(r, r.Host)
+	if slices.ContainsFunc(targetsOf(r), isRootless) {
+		return answer(w, problem{"urn:scafo:invalid-input", "Malformed request", http.StatusBadRequest,
+			"the target has to be a path, or an http or https URL"})
+	}
 	if opensTunnel(r) {
 		return answer(w, problem{"urn:scafo:method-not-allowed", "Method not allowed", http.StatusMethodNotAllowed,
 			"this ingress opens no tunnels: send the request itself"})
@@ -165,9 +168,7 @@ func (m *Match) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 // MatchWithError decides about one request.
 func (m *Match) MatchWithError(r *http.Request) (bool, error) {
-	d := decide(m.app.known(), r.Host, paths(r)...)
-	publish(r, d)
-	return slices.Contains(m.Outcomes, string(d.outcome)), nil
+	return slices.Contains(m.Outcomes, string(m.app.decide(r, r.Host).outcome)), nil
 }
 
 var (

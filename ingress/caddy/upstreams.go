@@ -3,6 +3,7 @@ package scafo
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -81,8 +82,7 @@ func (u *Upstreams) GetUpstreams(r *http.Request) ([]*reverseproxy.Upstream, err
 	} else {
 		a.markLast(r)
 	}
-	d := decide(u.app.known(), a.hostField, paths(r)...)
-	publish(r, d)
+	d := u.app.decide(r, a.hostField)
 	if d.outcome != found || len(d.target.upstreams) == 0 {
 		return nil, nil
 	}
@@ -98,15 +98,36 @@ func (a *attempts) markLast(r *http.Request) {
 	}
 }
 
-// paths are the raw paths of r: as the client sent it, and as it is now. They differ if something rewrote it, and
-// neither may be a denied one.
-func paths(r *http.Request) []string {
-	now := r.URL.EscapedPath()
-	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
-	if !ok || original.URL == nil || original.URL.EscapedPath() == now {
-		return []string{now}
+// decide decides about r, whose Host field is hostField, and publishes that.
+func (a *App) decide(r *http.Request, hostField string) decision {
+	d := decision{outcome: isDenied}
+	if targets := targetsOf(r); !slices.ContainsFunc(targets, isRootless) {
+		d = decide(a.known(), hostField, paths(targets)...)
 	}
-	return []string{original.URL.EscapedPath(), now}
+	publish(r, d)
+	return d
+}
+
+// targetsOf are the targets of r: as the client sent it, and as it is now. They differ if something rewrote it.
+func targetsOf(r *http.Request) []*url.URL {
+	original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+	if !ok || original.URL == nil {
+		return []*url.URL{r.URL}
+	}
+	return []*url.URL{original.URL, r.URL}
+}
+
+// isRootless tells whether Go read a scheme in target and no path after it (RFC 3986 §3.3), as in x:http://host/path. HTTP
+// has no such target (RFC 9112 §3.2), and Caddy would send on what stands after the scheme, with a path that nobody saw.
+func isRootless(target *url.URL) bool { return target.Opaque != "" }
+
+// paths are the raw paths of targets, each once. None of them may be a denied one.
+func paths(targets []*url.URL) []string {
+	var paths []string
+	for _, target := range targets {
+		paths = append(paths, target.EscapedPath())
+	}
+	return slices.Compact(paths)
 }
 
 // publish sets the placeholders of a decision.
