@@ -6,7 +6,7 @@ type outcome string
 const (
 	// found: send it to the upstreams.
 	found outcome = "found"
-	// isDenied: a path that is never proxied, on a host of the API.
+	// isDenied: a path that is never proxied, on a host of the API, or a target that is none of HTTP.
 	isDenied outcome = "denied"
 	// unknown: no fleet serves that host.
 	unknown outcome = "unknown"

@@ -54,7 +54,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	d := h.app.decide(r, r.Host)
 	if slices.ContainsFunc(targetsOf(r), isRootless) {
 		return answer(w, problem{"urn:scafo:invalid-input", "Malformed request", http.StatusBadRequest,
-			"the target has to be a path, or an http or https URL"})
+			"the target has to be a path or a URL: after its scheme comes no slash"})
 	}
 	if opensTunnel(r) {
 		return answer(w, problem{"urn:scafo:method-not-allowed", "Method not allowed", http.StatusMethodNotAllowed,

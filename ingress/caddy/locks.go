@@ -39,6 +39,8 @@ type locks struct {
 type keeper struct {
 	stop    context.CancelFunc
 	stopped chan struct{}
+	// granted is whether the node has given the lock; until then it is only asked for.
+	granted bool
 }
 
 func newLocks(storage *remoteStorage) *locks {
@@ -89,15 +91,23 @@ func (l *locks) try(ctx context.Context, name string) (bool, error) {
 		}
 		return false, about("lock", name, err)
 	}
+	l.mutex.Lock()
+	k.granted = true
+	l.mutex.Unlock()
 	go l.keep(needed, name, k.stopped)
 	return true, nil
 }
 
-// unlock releases the lock. One that this process does not hold is only released at the node, which knows better.
+// unlock releases the lock. One that this process does not hold is only released at the node, which knows better, and one
+// that it is asking for again is left to whoever asks.
 func (l *locks) unlock(ctx context.Context, name string) error {
 	l.mutex.Lock()
 	k := l.taken[name]
+	wanted := k != nil && !k.granted
 	l.mutex.Unlock()
+	if wanted {
+		return nil
+	}
 	if k != nil {
 		// The last sign of life has to arrive before the release; after it, it would take the lock again.
 		k.stop()

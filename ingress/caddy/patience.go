@@ -85,10 +85,10 @@ func (s *storage) patiently(ctx context.Context, attempt func() error) error {
 	}
 }
 
-// mayPass tells whether a failure is one of a node that may be well again later. A missing key and a request that the node
-// does not understand stay what they are.
+// mayPass tells whether a failure is one of a node that may be well again later. A missing key, a damaged value and a
+// request that the node does not understand stay what they are.
 func mayPass(err error) bool {
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || isDamaged(err) {
 		return false
 	}
 	var answered *refusal

@@ -90,10 +90,30 @@ func TestAManagedCertificateOutlastsAnOutageOfItsStorage(t *testing.T) {
 	if err := s.Lock(ctx, lockName); err != nil {
 		t.Error(err)
 	}
-	for _, status := range []int{400, 404, 409} {
+	for _, status := range []int{400, 404, 409, 502} {
 		n.locked(func() { outage, n.requests = []int{status}, nil })
-		if _, err := s.Load(ctx, ourKey); err == nil || n.countRequests("") != 1 {
+		if _, err := s.Load(ctx, ourKey); err == nil || n.countRequests("GET") != 1 {
 			t.Errorf("%d, which stays, is tried again: %v", status, err)
+		}
+	}
+}
+
+func TestADamagedCertificateIsAMissingOneAndOtherDamageIsReported(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s, ctx, end := lasting(t, linkTo(t, n, "a", documentOf(map[string]string{"a.x.example": "127.0.0.1:1"}, "")))
+	defer end()
+	n.fail = func(*http.Request) int { return http.StatusBadGateway }
+	for _, whose := range []context.Context{ctx, t.Context()} {
+		_, loadErr := s.Load(whose, ourKey)
+		_, statErr := s.Stat(whose, ourKey)
+		for _, err := range []error{loadErr, statErr} {
+			if !errors.Is(err, fs.ErrNotExist) || !isDamaged(err) {
+				t.Error(err)
+			}
+		}
+		if _, err := s.Load(whose, "ocsp/a.x.example-1f2e"); err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Error("a staple:", err)
 		}
 	}
 }

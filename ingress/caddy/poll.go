@@ -16,8 +16,8 @@ import (
 const (
 	// pollLimit bounds one poll from connecting to the last byte, as the ingress protocol says.
 	pollLimit = 10 * time.Second
-	// largestDocument: 100,000 hosts with three upstreams each take about 25 MiB.
-	largestDocument = 64 << 20
+	// largestDocument is what a node serves at most. 100,000 hosts with three upstreams each take about 25 MiB.
+	largestDocument = 256 << 20
 	// longestFirstPause is the pause while there is no document at all. Nothing can be served until there is one, and a
 	// node that starts has one within seconds.
 	longestFirstPause = 500 * time.Millisecond

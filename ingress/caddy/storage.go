@@ -163,7 +163,8 @@ func (s *storage) Stat(ctx context.Context, key string) (certmagic.KeyInfo, erro
 	return read(ctx, s, "stat", key, s.local.Stat, (*remoteStorage).Stat)
 }
 
-// read is Load or Stat. Only certificates are waited for: a caller who misses a staple or a challenge does without.
+// read is Load or Stat. Only certificates are waited for: a caller who misses a staple or a challenge does without. A
+// damaged certificate is as good as none, and heals by being ordered anew.
 func read[T any](ctx context.Context, s *storage, operation, key string,
 	local func(context.Context, string) (T, error),
 	remote func(*remoteStorage, context.Context, string) (T, error),
@@ -175,6 +176,10 @@ func read[T any](ctx context.Context, s *storage, operation, key string,
 		value, err = readOnce(ctx, s, operation, key, local, remote)
 		return err
 	})
+	if isDamaged(err) {
+		// Whoever reads one that is written in the configuration gives up for anything but a missing certificate.
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
 	return value, err
 }
 
@@ -261,11 +266,10 @@ func (s *storage) copyUp(ctx context.Context, to *remoteStorage, file string) er
 }
 
 // Exists tells whether key is there as a value or as a prefix. While a node fails it is taken to be: what then cannot be
-// read is reported, and what is not there is ordered anew, although it may be valid. A damaged value is as good as none: it
-// heals by being written anew.
+// read is reported, and what is not there is ordered anew, although it may be valid. A damaged value is as good as none.
 func (s *storage) Exists(ctx context.Context, key string) bool {
 	_, err := s.Stat(ctx, key)
-	return err == nil || mayPass(err) && !isDamaged(err) || errors.Is(err, errHomeUnknown)
+	return err == nil || mayPass(err) || errors.Is(err, errHomeUnknown)
 }
 
 // isDamaged tells whether the node says that what it keeps is no value.
@@ -307,7 +311,8 @@ func (s *storage) Delete(ctx context.Context, key string) error {
 }
 
 // List names the keys under prefix. Under a prefix that several subjects share, all fleets have to answer: a listing
-// that lacks a fleet would look like one whose certificates are gone.
+// that lacks a fleet would look like one whose certificates are gone. Of what no fleet names, an empty local directory is no
+// missing one, so that whoever cleans up finds and removes it.
 func (s *storage) List(ctx context.Context, prefix string, recursive bool) ([]string, error) {
 	if at := s.home(prefix); at.home == homeFleet {
 		keys, err := at.remote.List(ctx, prefix, recursive)
@@ -336,7 +341,7 @@ func (s *storage) List(ctx context.Context, prefix string, recursive bool) ([]st
 		}
 		keys = append(keys, more...)
 	}
-	if len(keys) == 0 {
+	if len(keys) == 0 && err != nil {
 		return nil, about("list", prefix, fs.ErrNotExist)
 	}
 	slices.Sort(keys)
@@ -396,9 +401,19 @@ func (s *storage) Unlock(ctx context.Context, name string) error {
 		err = s.local.Unlock(ctx, name)
 	}
 	if err != nil {
-		s.hold(name, at)
+		s.keep(name, at)
 	}
 	return err
+}
+
+// keep remembers a lock that may not be released yet, unless somebody else in this process has taken it meanwhile. The keys
+// of its subject are where the documents say again.
+func (s *storage) keep(name string, at place) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	if _, taken := s.held[name]; !taken {
+		s.held[name] = at
+	}
 }
 
 // hold remembers where a lock was taken, and keeps the keys of its subject there.

@@ -14,6 +14,7 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -320,12 +321,23 @@ func TestAnOutageOfTheStorageIsLoggedOnce(t *testing.T) {
 
 func TestARequestEndsWithTheStorageTimeout(t *testing.T) {
 	t.Parallel()
-	hung := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
-	defer hung.Close()
-	s := settings{node: hung.URL, token: testToken, storageTimeout: 20 * time.Millisecond}
-	_, err := newRemoteStorage(s, newNode(s)).Load(t.Context(), ourKey)
-	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fs.ErrNotExist) {
-		t.Error(err)
+	for what, begin := range map[string]func(http.ResponseWriter){
+		"no answer": func(http.ResponseWriter) {},
+		"half an answer": func(w http.ResponseWriter) {
+			_, _ = w.Write([]byte("half"))
+			w.(http.Flusher).Flush()
+		},
+	} {
+		hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			begin(w)
+			<-r.Context().Done()
+		}))
+		defer hung.Close()
+		s := settings{node: hung.URL, token: testToken, storageTimeout: 20 * time.Millisecond}
+		value, err := newRemoteStorage(s, newNode(s)).Load(t.Context(), ourKey)
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fs.ErrNotExist) || value != nil {
+			t.Error(what, value, err)
+		}
 	}
 }
 
@@ -453,11 +465,15 @@ func TestCleaningAnExpiredCopyLeavesTheNewerOneElsewhere(t *testing.T) {
 		}
 		n.objects[key] = fakeObject{value: fresh}
 	}
+	core, logs := observer.New(zap.WarnLevel)
 	clean := func() {
 		t.Helper()
-		options := certmagic.CleanStorageOptions{Logger: zap.NewNop(), OCSPStaples: true, ExpiredCerts: true}
+		options := certmagic.CleanStorageOptions{Logger: zap.New(core), OCSPStaples: true, ExpiredCerts: true}
 		if err := certmagic.CleanStorage(ctx, s, options); err != nil {
 			t.Fatal(err)
+		}
+		if logs.Len() != 0 {
+			t.Error(logs.TakeAll())
 		}
 	}
 	clean()
@@ -474,6 +490,44 @@ func TestCleaningAnExpiredCopyLeavesTheNewerOneElsewhere(t *testing.T) {
 	clean()
 	if keys := n.keys(); len(keys) != 0 {
 		t.Error("the fleet still holds", keys)
+	}
+	empty := s.local.(*certmagic.FileStorage).Filename("certificates/ca/a.x.example")
+	if err := os.MkdirAll(empty, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	clean()
+	if _, err := os.Stat(empty); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("an empty directory stays:", err)
+	}
+}
+
+// refusing answers 503 to requests of that method for keys that end so.
+func refusing(method, end string) func(*http.Request) int {
+	return func(r *http.Request) (status int) {
+		if r.Method == method && strings.HasSuffix(r.URL.Path, end) {
+			status = http.StatusServiceUnavailable
+		}
+		return status
+	}
+}
+
+func TestAMoveThatBreaksOffIsMadeAgainAndLosesNoFile(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []string{".key", ".json", ".crt"} {
+		n, ctx := newFakeNode(t), t.Context()
+		s := storageOver(t, n)
+		for _, key := range filesOfOurs {
+			if err := s.local.Store(ctx, key, []byte("v")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.locked(func() { n.fail = refusing(http.MethodPut, refused) })
+		for range 2 {
+			expectFiles(t, s, "v")
+		}
+		n.locked(func() { n.fail = nil })
+		expectFiles(t, s, "v")
+		expectFiles(t, storageOver(t, n), "v")
 	}
 }
 
@@ -621,7 +675,7 @@ func TestAHeldLockGivesSignsOfLifeUntilItIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "signs of life", func() bool { return n.countRequests("POST") > 3 })
-	// A node that restarted has forgotten the lock, and gets it from the next one.
+	// A node that has lost the lock altogether gets it from the next one.
 	n.locked(func() { clear(n.locks) })
 	eventually(t, "the lock at the node", func() bool {
 		held := false
@@ -631,6 +685,9 @@ func TestAHeldLockGivesSignsOfLifeUntilItIsReleased(t *testing.T) {
 	n.locked(func() { n.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
 	if err := s.Unlock(t.Context(), lockName); err == nil {
 		t.Error("a release that failed passes")
+	}
+	if len(s.pinned) != 0 {
+		t.Error("the keys of a lock that is not released stay where it was:", s.pinned)
 	}
 	n.locked(func() { n.fail = nil })
 	if err := s.Unlock(t.Context(), lockName); err != nil {
@@ -643,7 +700,72 @@ func TestAHeldLockGivesSignsOfLifeUntilItIsReleased(t *testing.T) {
 	})
 }
 
+// A release that failed is tried again when the process ends, perhaps while another caller asks for that lock.
+func TestASecondReleaseLeavesTheLockToWhoeverAsksForItByThen(t *testing.T) {
+	t.Parallel()
+	n, ctx := newFakeNode(t), t.Context()
+	s := storageOver(t, n)
+	locks := s.links[0].storage.locks
+	if err := s.Lock(ctx, lockName); err != nil {
+		t.Fatal(err)
+	}
+	n.locked(func() { n.fail = func(*http.Request) int { return http.StatusServiceUnavailable } })
+	if err := s.Unlock(ctx, lockName); err == nil {
+		t.Error("a release that failed passes")
+	}
+	asked := &keeper{stop: func() {}, stopped: make(chan struct{})}
+	if !locks.reserve(lockName, asked) {
+		t.Fatal("a lock whose release failed is kept from everybody here")
+	}
+	n.locked(func() { n.fail, n.requests = nil, nil })
+	if err := s.Unlock(ctx, lockName); err != nil || n.countRequests("") != 0 {
+		t.Error(err, n.requests)
+	}
+	locks.forget(lockName)
+	// Who has taken it by then holds it until they release it themselves.
+	if err := s.Lock(ctx, lockName); err != nil {
+		t.Fatal(err)
+	}
+	s.keep(lockName, place{home: homeLocal})
+	if at := s.held[lockName]; at.home != homeFleet {
+		t.Error("a release that failed late changes where the next holder's lock is")
+	}
+	if err := s.Unlock(ctx, lockName); err != nil || len(n.locks) != 0 {
+		t.Error(err, n.locks)
+	}
+}
+
 func TestALostLockIsNotTakenBack(t *testing.T) {
+	t.Parallel()
+	n := newFakeNode(t)
+	s := storageOver(t, n)
+	locks := s.links[0].storage.locks
+	core, logs := observer.New(zap.WarnLevel)
+	s.links[0].storage.logger = func() *zap.Logger { return zap.New(core) }
+	locks.refresh = time.Millisecond
+	if err := s.Lock(t.Context(), lockName); err != nil {
+		t.Fatal(err)
+	}
+	locks.mutex.Lock()
+	ended := locks.taken[lockName].stopped
+	locks.mutex.Unlock()
+	n.locked(func() { n.locks[lockName] = "somebody" })
+	<-ended
+	if logs.FilterMessageSnippet("was lost").Len() != 1 {
+		t.Error("nobody hears of it:", logs.All())
+	}
+	if err := s.Unlock(t.Context(), lockName); err != nil {
+		t.Error(err)
+	}
+	n.locked(func() {
+		if n.locks[lockName] != "somebody" {
+			t.Error("somebody else's lock was released")
+		}
+	})
+}
+
+// A node that was started again refuses a lock that it does not know to be alive, also to its holder.
+func TestASignOfLifeThatIsRefusedIsTheLast(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
 	s := storageOver(t, n)
@@ -655,16 +777,18 @@ func TestALostLockIsNotTakenBack(t *testing.T) {
 	locks.mutex.Lock()
 	ended := locks.taken[lockName].stopped
 	locks.mutex.Unlock()
-	n.locked(func() { n.locks[lockName] = "somebody" })
+	n.locked(func() { n.fail = func(*http.Request) int { return http.StatusConflict } })
 	<-ended
+	n.locked(func() { n.fail, n.requests = nil, nil; clear(n.locks) })
+	if got, err := s.TryLock(t.Context(), lockName); got || err != nil {
+		t.Error("two in this process hold it:", got, err)
+	}
+	if n.countRequests("") != 0 {
+		t.Error("after it came", n.requests)
+	}
 	if err := s.Unlock(t.Context(), lockName); err != nil {
 		t.Error(err)
 	}
-	n.locked(func() {
-		if n.locks[lockName] != "somebody" {
-			t.Error("somebody else's lock was released")
-		}
-	})
 }
 
 func TestALockGrantedToACallerWhoHasGoneIsGivenBack(t *testing.T) {
@@ -687,6 +811,21 @@ func TestALockGrantedToACallerWhoHasGoneIsGivenBack(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, "the release", func() bool { return n.countRequests("DELETE") == 1 })
+	n.locked(func() {
+		if len(n.locks) != 0 {
+			t.Error("it is held still:", n.locks)
+		}
+	})
+}
+
+// A node gives a lock up that had no sign of life for 30 s.
+func TestALockIsTriedEverySecondAndOneSignOfLifeMayBeLost(t *testing.T) {
+	t.Parallel()
+	const nodeWaits = 30 * time.Second
+	locks := newRemoteStorage(settings{}, newNode(settings{})).locks
+	if locks.poll != time.Second || 2*locks.refresh+releaseLimit > nodeWaits {
+		t.Error(locks.poll, locks.refresh)
+	}
 }
 
 func TestOwnersDifferBetweenClients(t *testing.T) {
