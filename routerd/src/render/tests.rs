@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use scafo_core::domain::Host;
 use scafo_core::record::ProcessState;
 use scafo_core::routing::FleetRouting;
 use scafo_core::settings::TraefikTls;
@@ -123,6 +124,38 @@ fn the_api_stands_on_apexes_that_nobody_claims_behind_nodes_that_publish() {
 }
 
 #[test]
+fn a_claimed_apex_is_not_the_apis_even_while_nobody_serves_it() {
+    let mut fleet = fleet(&[node("a").serves("shop", 1)], &["shop", "idle"]);
+    fleet.platform_domains.push("other.test".parse().unwrap());
+    fleet.claim("idle", "apps.test", false);
+    let routing = generic(&fleet);
+    assert_eq!(hosts(&routing), [("shop.apps.test", "shop"), ("shop.other.test", "shop")]);
+    assert_eq!(routing.api.unwrap().hosts, ["other.test"]);
+}
+
+#[test]
+fn an_apex_that_is_the_host_of_an_application_is_not_the_apis_while_it_is_served() {
+    let mut fleet = fleet(&[node("a").serves("shop", 1)], &["shop"]);
+    fleet.platform_domains.push("shop.apps.test".parse().unwrap());
+    let routing = generic(&fleet);
+    assert_eq!(hosts(&routing), [("shop.apps.test", "shop"), ("shop.shop.apps.test", "shop")]);
+    assert_eq!(routing.api.unwrap().hosts, ["apps.test"]);
+    fleet.nodes[0].serving.clear();
+    assert_eq!(generic(&fleet).api.unwrap().hosts, ["apps.test", "shop.apps.test"]);
+}
+
+#[test]
+fn an_environment_never_takes_the_apex_of_a_platform_domain() {
+    let mut fleet = fleet(&[node("n").serves("a-b", 1).serves("a-c", 2)], &["a", "a-b", "a-c"]);
+    fleet.platform_domains = vec!["b.a.test".parse().unwrap()];
+    fleet.claim("a", "a.test", true);
+    let routing = generic(&fleet);
+    let expected = [("a-b.b.a.test", "a-b"), ("a-c.b.a.test", "a-c"), ("c.a.test", "a-c")];
+    assert_eq!(hosts(&routing), expected);
+    assert_eq!(routing.api.unwrap().hosts, ["b.a.test"]);
+}
+
+#[test]
 fn an_address_that_would_not_stand_in_a_url_leaves_out_one_node() {
     let mut broken = node("a").serves("shop", 1);
     broken.0.address = "::::".to_owned();
@@ -142,21 +175,46 @@ fn a_preferred_node_stands_first_and_the_rest_keeps_its_order() {
 const NAMES: [&str; 6] = ["a", "a-b", "a-b-c", "ab", "a--b", "z"];
 const HOSTS: [&str; 6] = ["a.test", "b.a.test", "apps.test", "a.apps.test", "ab.test", "a-b.test"];
 
+/// One lies below another, and one below a host that may be claimed with its subdomains.
+const DOMAINS: [&str; 3] = ["apps.test", "a.apps.test", "b.a.test"];
+
+fn any_domains() -> impl Strategy<Value = Vec<Host>> {
+    let some = prop::sample::subsequence(&DOMAINS, 1..=DOMAINS.len()).prop_shuffle();
+    some.prop_map(|domains| domains.into_iter().map(|domain| domain.parse().unwrap()).collect())
+}
+
 fn any_fleet() -> impl Strategy<Value = Snapshot> {
+    any_domains().prop_flat_map(any_fleet_under)
+}
+
+fn any_fleet_under(domains: Vec<Host>) -> impl Strategy<Value = Snapshot> {
     let serving = prop::collection::vec((0..4usize, 0..NAMES.len(), any::<bool>()), 0..20);
     let claims = prop::collection::vec((0..NAMES.len(), 0..HOSTS.len(), any::<bool>()), 0..10);
-    (serving, claims, any::<bool>()).prop_map(|(serving, claims, public)| {
+    let draining = prop::array::uniform4(prop::bool::weighted(0.2));
+    (serving, claims, draining, any::<bool>()).prop_map(move |(serving, claims, draining, public)| {
         let mut nodes = ["n3", "n1", "n0", "n2"].map(node);
+        for (node, draining) in nodes.iter_mut().zip(draining) {
+            node.0.draining = draining;
+        }
         for (index, name, ready) in serving {
             let state = if ready { ProcessState::Ready } else { ProcessState::Starting };
             nodes[index] = nodes[index].clone().serves_in(NAMES[name], 1000 + index as u16, state);
         }
         let mut fleet = fleet(&nodes, &NAMES);
+        fleet.platform_domains.clone_from(&domains);
         for (name, host, wildcard) in claims {
             fleet.claim(NAMES[name], HOSTS[host], wildcard);
         }
         fleet.api_public = public;
         fleet
+    })
+}
+
+/// States of one fleet. Other domains are a new beginning, so that most of them keep theirs.
+fn any_states() -> impl Strategy<Value = Vec<Snapshot>> {
+    any_domains().prop_flat_map(|domains| {
+        let state = prop_oneof![7 => any_fleet_under(domains), 1 => any_fleet()];
+        prop::collection::vec(state, 2..8)
     })
 }
 
@@ -250,10 +308,10 @@ proptest! {
     fn a_wildcard_never_shadows_what_is_served_by_name(fleet in any_fleet()) {
         let routing = generic(&fleet);
         for route in routing.routes.iter().filter(|route| route.host.starts_with("*.")) {
-            let base = route.host.trim_start_matches("*.");
-            prop_assert!(!base.ends_with("apps.test"));
+            let base: Host = route.host.trim_start_matches("*.").parse().unwrap();
+            prop_assert!(!fleet.platform_domains.iter().any(|domain| base.is_under(domain.as_str())));
             for (name, served) in fleet.applications.iter().map(|a| (&a.name, &a.domains)) {
-                let exact = served.iter().filter(|host| host.as_str().split_once('.').is_some_and(|(_, b)| b == base));
+                let exact = served.iter().filter(|host| host.as_str().split_once('.').is_some_and(|(_, b)| b == base.as_str()));
                 for host in exact {
                     let serves = routing.routes.iter().any(|r| r.application == *name);
                     let named = routing.routes.iter().any(|r| r.host == host.as_str());
@@ -289,7 +347,7 @@ proptest! {
     }
 
     #[test]
-    fn followed_changes_give_the_bytes_and_tags_of_a_whole_rendering(states in prop::collection::vec(any_fleet(), 2..8)) {
+    fn followed_changes_give_the_bytes_and_tags_of_a_whole_rendering(states in any_states()) {
         let mut follower = Follower::new(&states[0]);
         for state in &states {
             follower.follow(state);
