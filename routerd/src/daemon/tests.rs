@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use scafo_core::problem::ProblemCode;
+use scafo_core::settings::TraefikTls;
 use scafo_core::snapshot::Snapshot;
 use scafo_proto::registry::registry_server::{Registry, RegistryServer};
 use scafo_proto::registry::*;
@@ -95,7 +96,12 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<(
 }
 
 async fn get(router: &mut RouterClient<tonic::transport::Channel>) -> Result<String, ProblemCode> {
-    let request = transport::within(Duration::from_secs(60), GetRoutingRequest::default());
+    get_as(router, "").await
+}
+
+async fn get_as(router: &mut RouterClient<tonic::transport::Channel>, format: &str) -> Result<String, ProblemCode> {
+    let asked = GetRoutingRequest { format: format.to_owned(), ..GetRoutingRequest::default() };
+    let request = transport::within(Duration::from_secs(60), asked);
     let answer = router.get_routing(request).await.map_err(|status| to_problem(&status).code)?;
     let chunks: Vec<_> = answer.into_inner().collect::<Vec<_>>().await;
     let compressed: Vec<u8> = chunks.into_iter().flat_map(|chunk| chunk.unwrap().data.to_vec()).collect();
@@ -149,4 +155,26 @@ async fn the_last_document_stays_while_the_registry_is_away_and_the_next_one_fol
     let (_second, _stop) = registry(&registry_socket, snapshots);
     publish.send_replace(Some(fleet(&[node("a").serves("shop", 2222)], &["shop"])));
     until(&mut router, |answer| answer.as_ref().is_ok_and(|body| body.contains(":2222"))).await;
+}
+
+#[tokio::test]
+async fn the_entry_points_and_the_resolver_of_the_settings_are_those_of_the_routers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (registry_socket, router_socket) = (dir.path().join("registry.sock"), dir.path().join("router.sock"));
+    let (_publish, snapshots) = watch::channel(Some(fleet(&[node("a").serves("shop", 1111)], &["shop"])));
+    let settings = RouterdSettings {
+        node: "a".parse().unwrap(),
+        registry_socket: registry_socket.clone(),
+        entry_points: vec!["websecure".to_owned()],
+        tls: Some(TraefikTls { cert_resolver: "le".to_owned(), wildcard_bases: vec!["apps.test".parse().unwrap()] }),
+    };
+    let (_registry, _stop) = registry(&registry_socket, snapshots);
+    let listener = UnixListener::bind(&router_socket).unwrap();
+    let _daemon = spawn(async move { run(settings, None, listener, std::future::pending()).await.unwrap() });
+    let mut router = RouterClient::new(transport::channel(&router_socket));
+    until(&mut router, Result::is_ok).await;
+    let document: serde_json::Value = serde_json::from_str(&get_as(&mut router, "traefik").await.unwrap()).unwrap();
+    let shop = &document["http"]["routers"]["scafo_shop.apps.test"];
+    assert_eq!(shop["entryPoints"], serde_json::json!(["websecure"]));
+    assert_eq!(shop["tls"], serde_json::json!({ "certResolver": "le", "domains": [{ "main": "*.apps.test" }] }));
 }

@@ -407,7 +407,12 @@ fn shared(socket: &impl std::os::fd::AsFd) -> Result<OwnedFd, Error> {
 
 #[cfg(test)]
 mod tests {
+    use ed25519_dalek::SigningKey;
+    use scafo_core::config::Layers;
+    use scafo_core::settings::TraefikTls;
+
     use super::*;
+    use crate::manager::Kept;
 
     #[test]
     fn the_fleet_is_told_an_address_of_the_api_that_it_reaches() {
@@ -423,5 +428,57 @@ mod tests {
             assert_eq!(api, Some(expected.parse().unwrap()), "{listening:?}");
         }
         assert_eq!(published(&[], IpAddr::from([127, 0, 0, 1])), None);
+    }
+
+    #[test]
+    fn the_router_is_told_the_entry_points_and_the_resolver_that_are_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = Dirs::create(&dir.path().join("state"), &dir.path().join("run")).unwrap();
+        let nothing = BTreeMap::new();
+        for (set, entry_points, tls) in [
+            (&[][..], &["web"][..], None),
+            (
+                &[
+                    ("ingress.entryPoints", "websecure,internal"),
+                    ("ingress.tls.certResolver", "le"),
+                    ("ingress.tls.domains", "*.apps.test"),
+                ],
+                &["websecure", "internal"],
+                Some(TraefikTls { cert_resolver: "le".to_owned(), wildcard_bases: vec!["apps.test".parse().unwrap()] }),
+            ),
+        ] {
+            let mut flags: BTreeMap<_, _> = set.iter().map(|(key, to)| ((*key).to_owned(), (*to).to_owned())).collect();
+            flags.insert("api.listen".to_owned(), "127.0.0.1:0".to_owned());
+            let layers = Layers { flags: &flags, environment: &nothing, file: None, defaults: &nothing };
+            let config = Config::resolve(&layers).unwrap();
+            let sockets = Sockets::bind(&config, &dirs, None, Kept::default()).unwrap();
+            let bucket = BucketAccess {
+                name: "unused".to_owned(),
+                prefix: String::new(),
+                endpoint: None,
+                region: "unused".to_owned(),
+                path_style: true,
+                access_key_id: "unused".to_owned(),
+                secret_access_key: Secret::new("unused"),
+                session_token: None,
+            };
+            let plan = Plan {
+                config: &config,
+                dirs: &dirs,
+                sockets: &sockets,
+                executables: dir.path(),
+                environment: &nothing,
+                node: &"a".parse().unwrap(),
+                public_key: PublicKey::from(&SigningKey::from_bytes(&[1; 32])),
+                bucket: &bucket,
+                embedded: None,
+                ingress_tokens: &[],
+                celld_version: None,
+                dev: false,
+                users: None,
+            };
+            let told = plan.routerd();
+            assert_eq!((told.entry_points, told.tls), (entry_points.iter().map(ToString::to_string).collect(), tls));
+        }
     }
 }
