@@ -142,3 +142,44 @@ fn alike(a: &BTreeMap<NodeId, NodeView>, b: &BTreeMap<NodeId, NodeView>) -> bool
     };
     a.len() == b.len() && a.iter().zip(b).all(|((ida, va), (idb, vb))| ida == idb && same(va, vb))
 }
+
+#[cfg(test)]
+mod tests {
+    use scafo_store::MemoryBucket;
+    use serde_json::json;
+
+    use super::*;
+    use crate::daemon::testing::{core, show};
+    use crate::registry::testing::node;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_stopped_beating_is_in_no_snapshot_and_one_that_drains_is_named_as_such() {
+        let core = core("a", MemoryBucket::new());
+        let view = |(id, live, draining): (&str, bool, bool)| {
+            let record = NodeRecord { draining, ..node(id, 1) };
+            (record.id.clone(), NodeView { record: Arc::new(record), live })
+        };
+        let views = [("a", true, false), ("b", false, false), ("c", true, true), ("d", false, true)].map(view);
+        let world = World { nodes: Arc::new(views.into()), ..(**core.worlds.borrow()).clone() };
+        let snapshot = compose(&core, &world, 1);
+        let told: Vec<_> = snapshot.nodes.iter().map(|node| (node.id.as_str(), node.draining)).collect();
+        assert_eq!(told, [("a", false), ("c", true)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_blocked_retired_or_being_deleted_may_not_answer() {
+        let core = core("a", MemoryBucket::new());
+        for (member, value, routable) in [
+            ("blocked", json!(false), true),
+            ("blocked", json!(true), false),
+            ("retiredAt", json!("2026-01-01T00:00:00.000Z"), false),
+            ("deleting", json!(true), false),
+        ] {
+            let mut record = json!({ "v": 1, "name": "shop", "createdAt": "2026-01-01T00:00:00.000Z" });
+            record[member] = value;
+            show(&core, &[serde_json::from_value(record.clone()).unwrap()], &[], &[]);
+            let snapshot = compose(&core, &core.worlds.borrow(), 1);
+            assert_eq!(snapshot.applications[0].routable, routable, "{record}");
+        }
+    }
+}

@@ -40,13 +40,30 @@ async fn a_deploy_waits_for_every_node_that_it_is_placed_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_blocked_stops_at_once_and_comes_back_as_it_was() {
+    stops_and_comes_back("blocked", true.into(), false.into()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_retired_stops_at_once_and_comes_back_as_it_was() {
+    stops_and_comes_back("retiredAt", "2026-01-01T00:00:00.000Z".into(), serde_json::Value::Null).await;
+}
+
+async fn stops_and_comes_back(member: &str, stopped: serde_json::Value, back: serde_json::Value) {
     let node = Node::start("a", MemoryBucket::new());
     node.supervisor.then(Job::Publishes("v1"));
     node.deploy("shop", 1).await;
-    change(node.memory(), "shop", "blocked", true.into()).await;
+    node.snapshot(|snapshot| snapshot.applications[0].routable).await;
+    // It has no route any more, whether its process is gone already or not.
+    node.supervisor.holds_on(true);
+    change(node.memory(), "shop", member, stopped).await;
+    let without_route = node.snapshot(|snapshot| !snapshot.applications[0].routable).await;
+    assert_eq!(without_route.nodes[0].serving.len(), 1, "its process is still there");
+    assert_eq!(node.supervisor.applied(), ["shop"]);
+    node.supervisor.holds_on(false);
     until(|| async { node.supervisor.applied().is_empty().then_some(()) }).await;
-    change(node.memory(), "shop", "blocked", false.into()).await;
+    change(node.memory(), "shop", member, back).await;
     until(|| async { (node.supervisor.applied() == ["shop"]).then_some(()) }).await;
+    node.snapshot(|snapshot| snapshot.applications[0].routable).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

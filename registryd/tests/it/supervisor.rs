@@ -60,13 +60,19 @@ pub(crate) struct Fake {
     bucket: Arc<MemoryBucket>,
     script: Arc<Mutex<Script>>,
     statuses: watch::Sender<BTreeMap<ApplicationName, ProcessStatus>>,
+    /// Whether orders that end something wait.
+    held: watch::Sender<bool>,
 }
 
 impl Fake {
     /// Serves on `socket` for as long as `tasks` lives.
     pub(crate) fn start(socket: &Path, bucket: MemoryBucket, tasks: &mut JoinSet<()>) -> Self {
-        let fake =
-            Self { bucket: Arc::new(bucket), script: Arc::default(), statuses: watch::Sender::new(BTreeMap::new()) };
+        let fake = Self {
+            bucket: Arc::new(bucket),
+            script: Arc::default(),
+            statuses: watch::Sender::new(BTreeMap::new()),
+            held: watch::Sender::new(false),
+        };
         let listener = UnixListener::bind(socket).unwrap();
         let router = server().add_service(SupervisorServer::new(fake.clone()));
         tasks.spawn(async move {
@@ -83,6 +89,11 @@ impl Fake {
 
     pub(crate) fn breaks_on(&self, version: &str) {
         self.script.lock().unwrap().broken.push(version.to_owned());
+    }
+
+    /// Takes no order that ends something, or takes them again.
+    pub(crate) fn holds_on(&self, held: bool) {
+        self.held.send_replace(held);
     }
 
     /// Signs nothing from now on.
@@ -197,6 +208,9 @@ impl Supervisor for Fake {
     ) -> Result<Response<ApplyProcessesResponse>, Status> {
         let names: Vec<ApplicationName> =
             request.into_inner().processes.into_iter().map(|process| process.application.parse().unwrap()).collect();
+        if self.statuses.borrow().keys().any(|running| !names.contains(running)) {
+            self.held.subscribe().wait_for(|held| !held).await.unwrap();
+        }
         self.script.lock().unwrap().applied = names.iter().map(ToString::to_string).collect();
         self.statuses.send_if_modified(|statuses| {
             let before = statuses.len();
