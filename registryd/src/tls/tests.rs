@@ -94,7 +94,15 @@ async fn a_stat_tells_values_from_mere_prefixes() {
     let world = stored(&["a/b"]).await;
     let value = serde_json::to_value(stat(&world.registry, &key("a/b")).await.unwrap()).unwrap();
     assert_eq!((value["size"].as_u64(), value["isTerminal"].as_bool()), (Some(3), Some(true)));
-    assert!(value["modified"].is_string());
+    let written = world.registry.clock().wall();
+    assert_eq!(value["modified"], serde_json::to_value(written).unwrap());
+    // A look later changes nothing, another write does.
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(stat(&world.registry, &key("a/b")).await.unwrap().modified, Some(written));
+    put(&world.registry, &key("a/b"), b"a/b").await.unwrap();
+    let rewritten = world.registry.clock().wall();
+    assert!(rewritten > written);
+    assert_eq!(stat(&world.registry, &key("a/b")).await.unwrap().modified, Some(rewritten));
     let prefix = serde_json::to_value(stat(&world.registry, &key("a")).await.unwrap()).unwrap();
     assert_eq!(prefix, serde_json::json!({"key": "a", "modified": null, "size": 0, "isTerminal": false}));
     assert_eq!(code(stat(&world.registry, &key("a/b/c")).await), ProblemCode::NotFound);
