@@ -114,3 +114,62 @@ where
 async fn finish_within_limit(rest: impl Future<Output = io::Result<()>>) -> io::Result<()> {
     timeout(HALF_CLOSED_LIMIT, rest).await?
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, DuplexStream, duplex},
+        task::JoinSet,
+        time::{Instant, sleep},
+    };
+
+    use super::*;
+
+    /// The outer ends of a tunnel, the one that ends first in front, and its task.
+    fn tunnel(client_ends_first: bool) -> (DuplexStream, DuplexStream, JoinSet<io::Result<()>>) {
+        let ((client, near), (upstream, far)) = (duplex(1024), duplex(1024));
+        let mut copying = JoinSet::new();
+        copying.spawn(copy_until_both_end(near, far));
+        if client_ends_first { (client, upstream, copying) } else { (upstream, client, copying) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_one_side_is_passed_on_and_the_other_goes_on_until_it_ends_too() {
+        for client_ends_first in [true, false] {
+            let (mut ending, mut other, mut copying) = tunnel(client_ends_first);
+            let mut got = String::new();
+            ending.write_all(b"last").await.unwrap();
+            ending.shutdown().await.unwrap();
+            other.read_to_string(&mut got).await.unwrap();
+            for word in ["still", "there"] {
+                sleep(HALF_CLOSED_LIMIT / 3).await;
+                other.write_all(word.as_bytes()).await.unwrap();
+            }
+            other.shutdown().await.unwrap();
+            ending.read_to_string(&mut got).await.unwrap();
+            assert_eq!(got, "laststillthere");
+            assert!(copying.join_next().await.unwrap().unwrap().is_ok(), "{client_ends_first}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_side_that_does_not_end_is_cut_a_while_after_the_other_even_if_it_is_busy() {
+        for client_ends_first in [true, false] {
+            let (mut ending, mut other, mut copying) = tunnel(client_ends_first);
+            sleep(HALF_CLOSED_LIMIT * 10).await;
+            let ended = Instant::now();
+            ending.shutdown().await.unwrap();
+            let mut words = 0;
+            while other.write_all(b"word").await.is_ok() {
+                drop(ending.read_exact(&mut [0; 4]).await);
+                words += 1;
+                assert!(words < 100, "it is never cut");
+                sleep(HALF_CLOSED_LIMIT / 10).await;
+            }
+            let error = copying.join_next().await.unwrap().unwrap().unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{client_ends_first}");
+            assert!(words >= 10 && ended.elapsed() <= HALF_CLOSED_LIMIT * 6 / 5, "{words}: {:?}", ended.elapsed());
+            assert_eq!(ending.read(&mut [0; 4]).await.unwrap(), 0);
+        }
+    }
+}
