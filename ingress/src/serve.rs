@@ -13,6 +13,7 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 use scafo_proto::open::{Streams, taken_within};
+use scafo_proxy::headers::MOST_FIELDS;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -99,7 +100,12 @@ impl Connections {
     pub(crate) fn new(front: Front, places: Arc<Semaphore>) -> Arc<Self> {
         let (tasks, cut) = (TaskTracker::new(), CancellationToken::new());
         let mut builder = auto::Builder::new(Owned { tasks: tasks.clone(), cut: cut.clone() });
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(LARGEST_HEAD);
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_LIMIT)
+            .max_buf_size(LARGEST_HEAD)
+            .max_headers(MOST_FIELDS);
         builder
             .http2()
             .timer(TokioTimer::new())

@@ -5,6 +5,10 @@ use http::{
     header::{CONNECTION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRANSFER_ENCODING, UPGRADE},
 };
 
+/// Most fields of one HTTP/1 head. What bounds heads is their bytes; this bounds the list that each of them is read into, and is far
+/// above the hundred or so cookies and links that honest applications send.
+pub const MOST_FIELDS: usize = 512;
+
 /// Fields that end at the next hop whatever `Connection` says (RFC 9110 §7.6.1, and §11.7 for the two of a proxy).
 const HOP_BY_HOP: [HeaderName; 8] = [
     CONNECTION,

@@ -21,6 +21,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::task::TaskTracker;
 
 use crate::{
+    headers::MOST_FIELDS,
     outbound::{ProxyBody, Wire},
     socket::Patience,
     upstream::{Io, Upstream},
@@ -81,7 +82,7 @@ impl<B: ProxyBody> Pool<B> {
         upstream: &Upstream,
         (io, patience): (Io, Patience),
     ) -> hyper::Result<Link<B>> {
-        let (sender, connection) = http1::Builder::new().handshake(io).await?;
+        let (sender, connection) = http1::Builder::new().max_headers(MOST_FIELDS).handshake(io).await?;
         let (task, returned) = mpsc::channel(1);
         let id = self.ids.fetch_add(1, Ordering::Relaxed);
         let home = Home { pool: Arc::downgrade(self), upstream: upstream.clone(), id, idle_timeout: self.idle_timeout };

@@ -24,6 +24,7 @@ use tokio_tungstenite::{WebSocketStream, tungstenite::Message};
 
 use crate::{
     FailureKind, Forwarder, Limits, Outbound, Tunnels, Upstream,
+    headers::MOST_FIELDS,
     testing::{
         AnyBody, PATIENCE, Server, answer, channel, eventually, front, full, raw, read_head, request, serve, text,
     },
@@ -346,6 +347,28 @@ async fn what_is_not_http_and_a_switch_that_nobody_asked_for_are_bad_responses()
             forwarder().forward(&server.upstream(), request("GET", full("")), &Tunnels::new(1)).await.unwrap_err();
         assert_eq!(failure.kind(), FailureKind::BadResponse, "{answer}");
         assert!(failure.outbound().is_none());
+    }
+}
+
+#[tokio::test]
+async fn an_answer_may_have_as_many_fields_as_the_bound_and_one_more_is_a_bad_response() {
+    // The length is a field too.
+    for (cookies, fits) in [(300, true), (MOST_FIELDS - 1, true), (MOST_FIELDS, false)] {
+        let fields = "set-cookie: a=b\r\n".repeat(cookies);
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n{fields}\r\nok");
+        let server = raw(move |_, mut stream| {
+            let answer = answer.clone();
+            async move {
+                read_head(&mut stream).await;
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        })
+        .await;
+        let answered = forwarder().forward(&server.upstream(), request("GET", full("")), &Tunnels::new(1)).await;
+        match answered {
+            Ok(response) => assert!(fits && response.headers().get_all("set-cookie").iter().count() == cookies),
+            Err(failure) => assert!(!fits && failure.kind() == FailureKind::BadResponse, "{cookies}: {failure:?}"),
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use scafo_core::routing::DENIED;
+use scafo_proxy::headers::MOST_FIELDS;
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -186,6 +187,51 @@ async fn after_a_break_an_idempotent_request_goes_on_and_a_post_does_not() {
     let ingress = Ingress::serving(&[&node], "ready.example").await;
     assert_eq!(ingress.post("post.example", "body").await.0, StatusCode::BAD_GATEWAY);
     assert_eq!((taken.load(Ordering::SeqCst), asked.load(Ordering::SeqCst)), (2, 0));
+}
+
+/// An application that answers with as many cookies as the path says, and says how many fields named `x-many` came.
+async fn many() -> Server {
+    raw(|mut stream| async move {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if !matches!(stream.read_buf(&mut head).await, Ok(1..)) {
+                return;
+            }
+        }
+        let head = String::from_utf8(head).unwrap();
+        let cookies = head.split_whitespace().nth(1).unwrap()[1..].parse().unwrap();
+        let (fields, seen) = ("set-cookie: a=b\r\n".repeat(cookies), head.matches("\r\nx-many: ").count().to_string());
+        let length = seen.len();
+        let answer = format!("HTTP/1.1 200 OK\r\n{fields}connection: close\r\ncontent-length: {length}\r\n\r\n{seen}");
+        drop(stream.write_all(answer.as_bytes()).await);
+    })
+    .await
+}
+
+#[tokio::test]
+async fn heads_of_hundreds_of_fields_pass_both_ways() {
+    let many = many().await;
+    let (_node, ingress) = serving("shop.example", &[&many]).await;
+    let mut headers = HeaderMap::new();
+    for _ in 0..300 {
+        headers.append("x-many", HeaderValue::from_static("1"));
+    }
+    let response = ingress.send("GET", "shop.example", "/300", &headers, full("")).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers().get_all("set-cookie").iter().count(), 300);
+    assert_eq!(text(response).await, "300");
+}
+
+#[tokio::test]
+async fn too_many_fields_are_refused_as_a_request_and_are_a_bad_answer_of_an_upstream_that_goes_on_being_asked() {
+    let (many, other) = (many().await, application("other").await);
+    let (_node, ingress) = serving("shop.example", &[&many, &other]).await;
+    let fields = "x-many: 1\r\n".repeat(MOST_FIELDS);
+    let got = bytes(&ingress, &format!("GET /1 HTTP/1.1\r\nhost: shop.example\r\n{fields}\r\n")).await;
+    assert!(got.starts_with("HTTP/1.1 431 "), "{got}");
+    let (status, body) = ingress.get("shop.example", &format!("/{MOST_FIELDS}")).await;
+    assert!(status == StatusCode::BAD_GATEWAY && body.contains("about:blank"), "{body}");
+    assert_eq!(ingress.get("shop.example", "/1").await, (StatusCode::OK, "0".to_owned()), "it is still the first");
 }
 
 #[tokio::test]
