@@ -204,15 +204,16 @@ impl Client {
         self.get(&format!("/v1/deploys/{id}"), signer).await
     }
 
-    /// How many hosts our own ingress on this machine knows, from its health answer; `None` when it does not say.
-    pub(crate) async fn ingress_hosts(&self, ingress: &str) -> Option<usize> {
+    /// How many hosts our own ingress on this machine knows, from its health answer, for which it wants its node's token; `None` when it
+    /// does not say.
+    pub(crate) async fn ingress_hosts(&self, ingress: &str, token: &str) -> Option<usize> {
         #[derive(Deserialize)]
         struct Health {
             hosts: usize,
         }
         let url = format!("{}/.well-known/scafo-ingress/health", ingress.trim_end_matches('/'));
         // A host that no document can name, so that the ingress answers by itself.
-        let request = self.http.get(url).header(HOST, "scafo-ingressd.invalid").timeout(CONNECT);
+        let request = self.http.get(url).header(HOST, "scafo-ingressd.invalid").bearer_auth(token).timeout(CONNECT);
         let answer = body(send(request).await.ok()?).await.ok()?;
         serde_json::from_slice::<Health>(&answer).ok().map(|health| health.hosts)
     }

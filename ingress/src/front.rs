@@ -16,12 +16,10 @@ use crate::{
     document::Target,
     figures::{Figures, Places},
     forwarded,
+    health::{Askers, HEALTH_PATH},
     host::Host,
     marks::Marks,
 };
-
-/// Answered to a peer on this machine on every host that no document names.
-pub(crate) const HEALTH_PATH: &str = "/.well-known/scafo-ingress/health";
 
 /// Where a connection comes from.
 #[derive(Debug, Clone, Copy)]
@@ -56,6 +54,7 @@ pub(crate) struct Front {
     requests: Arc<Semaphore>,
     first_documents_by: Instant,
     figures: Figures,
+    askers: Askers,
 }
 
 /// What becomes of a request.
@@ -93,7 +92,13 @@ impl Front {
             requests: Arc::clone(&places.requests),
             first_documents_by: Instant::now() + first_wait,
             figures,
+            askers: Askers::default(),
         }
+    }
+
+    /// The same, which tells these how it is.
+    pub(crate) fn telling(self, askers: Askers) -> Self {
+        Self { askers, ..self }
     }
 
     /// Answers one request.
@@ -121,7 +126,7 @@ impl Front {
         };
         let host = outbound.headers().get(HOST).and_then(|host| host.to_str().ok()).and_then(Host::parse);
         let path = outbound.uri().path();
-        let wants_health = path == HEALTH_PATH && origin.is_here;
+        let wants_health = path == HEALTH_PATH && origin.is_here && self.askers.admit(outbound.headers());
         let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
         let (fleet, target) = match decision {
             Decision::Forward { fleet, target } => (fleet, target),

@@ -21,6 +21,7 @@ use crate::{
     decide::Routing,
     figures::{Figures, Places},
     front::Front,
+    health::Askers,
     keeper::{Desk, Keeper},
     kept::{Kept, Unusable},
     poll::Poller,
@@ -68,7 +69,8 @@ pub async fn run(
     let (kept, held) = restored(config.dir.as_deref(), &config.sources).await;
     let (routing, seen) = watch::channel(Arc::new(held));
     let metrics = figures.metrics(places.clone(), seen.clone());
-    let front = Front::new(seen, &places, config.first_wait, figures.clone());
+    let askers = Askers::of(&config.sources);
+    let front = Front::new(seen, &places, config.first_wait, figures.clone()).telling(askers);
     let connections = Connections::new(front, Arc::clone(&places.connections));
     tracing::info!(?capacity, fleets = config.sources.len(), "serving");
 

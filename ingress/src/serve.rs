@@ -462,10 +462,10 @@ mod tests {
         assert_eq!(body.collect().await.unwrap().to_bytes(), "pieces");
     }
 
-    /// Asks for health, or only reads the answer, on a connection that stays open.
-    async fn healthy(stream: &mut TcpStream, asks: bool) {
+    /// Asks something that is answered at once, or only reads the answer, on a connection that stays open.
+    async fn served(stream: &mut TcpStream, asks: bool) {
         if asks {
-            stream.write_all(HEALTH.as_bytes()).await.unwrap();
+            stream.write_all(QUESTION.as_bytes()).await.unwrap();
         }
         let mut answer = Vec::new();
         while !answer.ends_with(b"}") {
@@ -473,7 +473,7 @@ mod tests {
         }
     }
 
-    const HEALTH: &str = "GET /.well-known/scafo-ingress/health HTTP/1.1\r\nhost: x\r\n\r\n";
+    const QUESTION: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
     #[tokio::test]
     async fn a_connection_that_does_not_fit_waits_until_one_ends_and_a_question_for_life_does_not() {
@@ -489,18 +489,18 @@ mod tests {
         tasks.spawn(say(UnixListener::bind(&socket).unwrap(), || std::future::ready("alive\n".to_owned())));
         let mut open = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
         for stream in &mut open {
-            healthy(stream, true).await;
+            served(stream, true).await;
         }
         let mut late = TcpStream::connect(address).await.unwrap();
-        late.write_all(HEALTH.as_bytes()).await.unwrap();
+        late.write_all(QUESTION.as_bytes()).await.unwrap();
         for stream in &mut open {
-            healthy(stream, true).await;
+            served(stream, true).await;
         }
         let alive = ask(transport::channel(&socket), Duration::from_secs(60)).await;
         assert_eq!(alive.as_deref(), Some("alive\n"));
         assert_eq!(late.try_read(&mut [0; 1]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(open);
-        healthy(&mut late, false).await;
+        served(&mut late, false).await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -46,8 +46,8 @@ async fn a_request_right_after_the_start_waits_for_the_first_document_and_health
     let ingress = Ingress::with(&[&node], PATIENCE, PATIENCE).await;
     let asking = ingress.get("shop.example", "/");
     let starting = async {
-        let (status, body) = ingress.get("scafo-ingressd.invalid", "/.well-known/scafo-ingress/health").await;
-        assert!(status == StatusCode::OK && body.contains("\"documents\":0"), "{body}");
+        let health = ingress.health().await;
+        assert!(health.contains("\"documents\":0"), "{health}");
         node.reply(Reply::Document(document(&[("shop.example", &[&shop])]).to_string()));
     };
     let ((status, _), ()) = tokio::join!(asking, starting);

@@ -24,6 +24,8 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::Message;
 
+use crate::health::HEALTH_PATH;
+
 use super::stage::{Ingress, Node, PATIENCE, Server, application, breaks, channel, document, full, raw, serve, text};
 
 async fn serving(host: &str, servers: &[&Server]) -> (Node, Ingress) {
@@ -85,10 +87,30 @@ async fn the_target_decides_over_the_host_field_and_a_request_without_one_host_i
 async fn health_is_answered_on_a_host_that_no_document_names_and_only_there() {
     let shop = application("shop").await;
     let (_node, ingress) = serving("shop.example", &[&shop]).await;
-    let path = "/.well-known/scafo-ingress/health";
-    let (status, body) = ingress.get("scafo-ingressd.invalid", path).await;
-    assert_eq!((status, body.as_str()), (StatusCode::OK, r#"{"documents":1,"fleets":1,"hosts":2,"status":"ok"}"#));
-    assert!(ingress.get("shop.example", path).await.1.starts_with("shop GET"));
+    assert_eq!(ingress.health().await, r#"{"documents":1,"fleets":1,"hosts":2,"status":"ok"}"#);
+    assert!(ingress.get("shop.example", HEALTH_PATH).await.1.starts_with("shop GET"));
+}
+
+#[tokio::test]
+async fn without_the_token_of_a_node_a_question_for_health_is_one_for_a_host_that_nobody_serves() {
+    let shop = application("shop").await;
+    let (_node, ingress) = serving("shop.example", &[&shop]).await;
+    let asking = async |host: &str, authorization: Option<&'static str>| {
+        let fields = authorization.map(|value| (http::header::AUTHORIZATION, HeaderValue::from_static(value)));
+        let response = ingress.send("GET", host, HEALTH_PATH, &HeaderMap::from_iter(fields), full("")).await;
+        (response.status(), text(response).await)
+    };
+    let hosts = ["scafo-ingressd.invalid", "localhost", "127.0.0.1", "[::1]:80", "blog.example"];
+    let strangers =
+        [None, Some("Bearer"), Some("Bearer tokens"), Some("Bearer toke"), Some("Basic token"), Some("token")];
+    for host in hosts {
+        for authorization in strangers {
+            let (status, body) = asking(host, authorization).await;
+            let unknown = status == StatusCode::NOT_FOUND && body.contains("urn:scafo:not-found");
+            assert!(unknown, "{host} {authorization:?}: {body}");
+        }
+        assert_eq!(asking(host, Some("Bearer token")).await.0, StatusCode::OK, "{host}");
+    }
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ use tokio::{
 
 use crate::{
     config::{Config, Source},
+    health::HEALTH_PATH,
     run::{EndedByItself, run},
 };
 
@@ -289,6 +290,14 @@ impl Ingress {
     pub(super) async fn get(&self, host: &str, path: &str) -> (StatusCode, String) {
         let response = self.send("GET", host, path, &HeaderMap::new(), full("")).await;
         (response.status(), text(response).await)
+    }
+
+    /// What it says of itself to whoever has the token of a node.
+    pub(super) async fn health(&self) -> String {
+        let token = HeaderMap::from_iter([(http::header::AUTHORIZATION, "Bearer token".parse().unwrap())]);
+        let response = self.send("GET", "scafo-ingressd.invalid", HEALTH_PATH, &token, full("")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        text(response).await
     }
 
     pub(super) async fn post(&self, host: &str, body: &str) -> (StatusCode, String) {

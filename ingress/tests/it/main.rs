@@ -52,11 +52,12 @@ fn silent_node() -> (TcpListener, String) {
     (listener, url)
 }
 
-fn health(address: SocketAddr) -> String {
+fn health(address: SocketAddr, token: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let request =
-        "GET /.well-known/scafo-ingress/health HTTP/1.1\r\nhost: scafo-ingressd.invalid\r\nconnection: close\r\n\r\n";
+    let head =
+        "GET /.well-known/scafo-ingress/health HTTP/1.1\r\nhost: scafo-ingressd.invalid\r\nconnection: close\r\n";
+    let request = format!("{head}authorization: Bearer {token}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -75,7 +76,7 @@ fn started_by_hand_it_prints_its_address_serves_and_ends_on_sigterm() {
     let mut line = String::new();
     BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("http://").unwrap().parse().unwrap();
-    let answer = health(address);
+    let answer = health(address, "token");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"documents\":0"), "{answer}");
     assert!(daemon.terminate().success());
 }
@@ -93,7 +94,7 @@ fn as_a_child_it_serves_on_the_inherited_socket_with_the_settings_of_standard_in
     drop(command);
     let settings = format!(r#"{{"nodes":[{{"url":"{url}","token":"hunter2"}}],"pollInterval":250}}"#);
     daemon.0.stdin.take().unwrap().write_all(settings.as_bytes()).unwrap();
-    assert!(health(address).starts_with("HTTP/1.1 200"));
+    assert!(health(address, "hunter2").starts_with("HTTP/1.1 200"));
     assert!(daemon.terminate().success());
     let mut log = String::new();
     daemon.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();

@@ -46,6 +46,6 @@ async fn known(
         return Some(false);
     }
     let hosts = routing.routes.len() + routing.api.as_ref().map_or(0, |api| api.hosts.len());
-    let heard = client.ingress_hosts(ingress).await?;
+    let heard = client.ingress_hosts(ingress, token).await?;
     Some(heard == hosts)
 }
