@@ -511,6 +511,103 @@ mod tests {
         assert_eq!(begun.elapsed().as_secs(), HEAD_LIMIT.as_secs());
     }
 
+    /// What a connection to an ingress brings until it is closed, after these bytes.
+    async fn answered(request: &str) -> String {
+        let (mut near, _serving) = connected();
+        let mut got = String::new();
+        let (mut reading, mut writing) = tokio::io::split(&mut near);
+        // A request that is refused need not be taken to its end.
+        let (read, _) = tokio::join!(reading.read_to_string(&mut got), writing.write_all(request.as_bytes()));
+        read.unwrap();
+        got
+    }
+
+    #[tokio::test]
+    async fn a_head_beyond_the_bound_is_refused_and_a_long_one_within_it_is_read() {
+        // hyper looks at the bound between two reads, and one read takes no more than that again.
+        for (bytes, expected) in [(LARGEST_HEAD - 1024, "HTTP/1.1 404 "), (2 * LARGEST_HEAD, "HTTP/1.1 431 ")] {
+            let long = "a".repeat(bytes);
+            let head = format!("GET / HTTP/1.1\r\nhost: nobody.example\r\nconnection: close\r\nx-long: {long}\r\n\r\n");
+            let got = answered(&head).await;
+            assert!(got.starts_with(expected), "{bytes}: {got}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_beyond_the_bound_is_refused_over_http2_too() {
+        let mut clients = JoinSet::new();
+        let (near, _serving) = connected();
+        let mut sender = granting(65_535, near, &mut clients).await;
+        for (bytes, expected) in [(LARGEST_HEAD - 1024, 404), (LARGEST_HEAD, 431)] {
+            let mut request = request();
+            request.headers_mut().insert("x-long", "a".repeat(bytes).parse().unwrap());
+            assert_eq!(sender.send_request(request).await.unwrap().status(), expected, "{bytes}");
+        }
+    }
+
+    /// The kinds of frames that are sent or looked at here (RFC 9113 §6).
+    const HEADERS: u8 = 1;
+    const RST_STREAM: u8 = 3;
+    const SETTINGS: u8 = 4;
+
+    /// Says hello over HTTP/2 without a library, which would keep its rules.
+    async fn hello(near: &mut DuplexStream) {
+        near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+        near.write_all(&frame(SETTINGS, 0, 0, &[])).await.unwrap();
+    }
+
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).unwrap();
+        let mut bytes = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    /// The next frame of one of these kinds: its kind and what is in it.
+    async fn next(near: &mut DuplexStream, kinds: &[u8]) -> (u8, Vec<u8>) {
+        loop {
+            let mut head = [0; 9];
+            near.read_exact(&mut head).await.unwrap();
+            let [a, b, c, kind, ..] = head;
+            let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+            near.read_exact(&mut payload).await.unwrap();
+            if kinds.contains(&kind) {
+                return (kind, payload);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_http2_client_is_told_how_many_streams_it_may_open_and_how_long_a_head_may_be() {
+        let (mut near, _serving) = connected();
+        hello(&mut near).await;
+        let (_, settings) = next(&mut near, &[SETTINGS]).await;
+        let said = |name: u16, value: u32| {
+            let entry = [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
+            settings.chunks(6).any(|chunk| chunk == entry)
+        };
+        // SETTINGS_MAX_CONCURRENT_STREAMS and SETTINGS_MAX_HEADER_LIST_SIZE.
+        assert!(said(3, MOST_STREAMS) && said(6, LARGEST_HEAD as u32), "{settings:?}");
+    }
+
+    #[tokio::test]
+    async fn a_length_without_a_body_over_http2_never_becomes_a_request() {
+        let mut tasks = JoinSet::new();
+        let (mut near, _serving, _places) = connected_to(application(&mut tasks).await);
+        hello(&mut near).await;
+        // A POST of `/` over http to the host, in the static table's numbers, with a length of one digit (RFC 7541 §6, appendix A).
+        let asking = |digit: u8| {
+            let host = [&[0x41, u8::try_from(HOST.len()).unwrap()], HOST.as_bytes()].concat();
+            [&[0x83, 0x86, 0x84][..], &host, &[0x5c, 1, digit]].concat()
+        };
+        let (ends, whole) = (0x1, 0x4);
+        for (stream, digit, expected) in [(1, b'5', RST_STREAM), (3, b'0', HEADERS)] {
+            near.write_all(&frame(HEADERS, ends | whole, stream, &asking(digit))).await.unwrap();
+            let (kind, payload) = next(&mut near, &[HEADERS, RST_STREAM]).await;
+            assert_eq!(kind, expected, "{payload:?}");
+        }
+    }
+
     #[test]
     fn everything_open_at_once_fits_into_the_file_descriptors() {
         for files in [256, 1024, 65_536, usize::MAX] {

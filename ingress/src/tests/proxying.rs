@@ -132,6 +132,20 @@ async fn an_upstream_sees_where_a_request_came_from_and_nothing_that_the_client_
     assert!(bytes(&ingress, named).await.contains("seen-x-forwarded-for: 127.0.0.1"));
 }
 
+#[tokio::test]
+async fn a_request_with_two_lengths_arrives_in_chunks_alone_and_nothing_follows_it_on_its_connection() {
+    let shop = application("shop").await;
+    let (_node, ingress) = serving("shop.example", &[&shop]).await;
+    let (length, chunked) = ("content-length: 3\r\n", "transfer-encoding: chunked\r\n");
+    for (first, second) in [(length, chunked), (chunked, length)] {
+        let head = format!("POST /one HTTP/1.1\r\nhost: shop.example\r\n{first}{second}\r\n");
+        let next = "GET /two HTTP/1.1\r\nhost: shop.example\r\n\r\n";
+        let got = bytes(&ingress, &format!("{head}4\r\nbody\r\n0\r\n\r\n{next}")).await;
+        assert!(got.starts_with("HTTP/1.1 200 ") && got.ends_with("shop POST /one body"), "{got}");
+        assert!(got.contains("seen-transfer-encoding: chunked\r\n") && !got.contains("seen-content-length"), "{got}");
+    }
+}
+
 /// An address that refuses connections while the socket lives: bound, and not listening.
 fn refusing() -> (TcpSocket, serde_json::Value) {
     let socket = TcpSocket::new_v4().unwrap();
