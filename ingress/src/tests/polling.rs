@@ -12,8 +12,8 @@ use http::{HeaderMap, StatusCode};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    sync::{Notify, watch},
-    time::{sleep, timeout},
+    sync::{Notify, mpsc, watch},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -116,6 +116,37 @@ async fn a_poll_that_is_not_answered_in_time_is_given_up_and_the_next_one_counts
     };
     tokio::select! {
         () = Poller::new(0, node.source(), Duration::from_millis(50), routing).run() => panic!("polls end"),
+        () = looking => {}
+    }
+}
+
+#[tokio::test]
+async fn the_interval_begins_when_a_poll_has_ended_so_that_a_slow_node_has_its_rest() {
+    let (slow, interval) = (Duration::from_millis(400), Duration::from_millis(300));
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let text = document(&[("shop.example", &[])]).to_string();
+    let node = raw(move |mut stream| {
+        let (begun, length) = (begun.clone(), text.len());
+        let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{text}");
+        async move {
+            assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
+            begun.send(Instant::now()).unwrap();
+            sleep(slow).await;
+            drop(stream.write_all(answer.as_bytes()).await);
+        }
+    })
+    .await;
+    let (routing, _) = watch::channel(Arc::new(Routing::silent(1)));
+    let looking = async {
+        let mut last = begins.recv().await.unwrap();
+        for _ in 0..2 {
+            let next = timeout(PATIENCE, begins.recv()).await.unwrap().unwrap();
+            assert!(next - last >= slow + interval, "{:?}", next - last);
+            last = next;
+        }
+    };
+    tokio::select! {
+        () = Poller::new(0, node.source(), interval, routing).run() => panic!("polls end"),
         () = looking => {}
     }
 }
