@@ -3,10 +3,11 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use scafo_core::routing::{self, FleetRouting};
+use scafo_proto::chunk::MAX_DOCUMENT_BYTES;
 use scafo_proxy::Upstream;
 
-/// Largest document. 64 MiB: 100,000 hosts with three upstreams each take about 25 MiB.
-pub(crate) const LARGEST_DOCUMENT: usize = 64 * 1024 * 1024;
+/// Largest document: what a node serves, so that none is served and not taken. 100,000 hosts with three upstreams each take about 25 MiB.
+pub(crate) const LARGEST_DOCUMENT: usize = MAX_DOCUMENT_BYTES;
 
 /// Where requests for a host go.
 #[derive(Debug, PartialEq, Eq)]

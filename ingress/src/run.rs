@@ -28,8 +28,8 @@ use crate::{
     serve::{Capacity, Connections},
 };
 
-/// How long reading what was kept may take. The largest document that may be kept is read within two seconds by a debug build; on a
-/// disk that takes longer the nodes are asked instead.
+/// How long reading what was kept may take. One of a million hosts, the largest that may be kept, is read in two to three seconds; on
+/// a disk that takes longer the nodes are asked instead.
 const RESTORE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The sockets of the daemon.
