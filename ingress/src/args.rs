@@ -43,7 +43,10 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub keep_in: Option<PathBuf>,
 
-    /// Pause between two polls, in milliseconds
+    /// Pause between two polls, in milliseconds, from 50 to 30000
+    ///
+    /// A node keeps a process for 35 s after it has left the routes. With a pause of more than 10 s a single poll that is lost can outlast
+    /// that, and requests then go to processes that are gone.
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     pub poll_interval_ms: u64,
 

@@ -13,7 +13,9 @@ use scafo_proxy::Upstream;
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Longest pause between two polls. A node holds a process for 35 s after it left the document; polling more slowly
-/// than that would send requests to processes that are gone.
+/// than that would send requests to processes that are gone even where every poll succeeds. One that is lost takes up to
+/// 10 s, and the next comes a pause later: two pauses and that have to fit into the 35 s where a lost poll is to do no harm, so that pauses
+/// of up to 10 s are safe from one.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Most fleets behind one ingress. Each request that no fleet names exactly is looked up in all of them.
