@@ -15,12 +15,14 @@ pub(crate) mod storage;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, MatchedPath, Query};
-use axum::middleware::from_fn_with_state;
-use http::Uri;
+use axum::extract::{FromRequestParts, MatchedPath, Query, Request};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
 use http::request::Parts;
+use http::{Uri, Version};
 use percent_encoding::percent_decode_str;
 use scafo_core::problem::{Problem, ProblemCode};
+use scafo_core::routing::{DENIED, is_denied};
 
 use crate::answer::{Refusal, envelope};
 use crate::app::App;
@@ -39,7 +41,20 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         }
     }
     let around = from_fn_with_state(app.figures.clone(), envelope);
-    router.fallback(no_such_route).method_not_allowed_fallback(no_such_method).layer(around).with_state(app)
+    let router = router.fallback(no_such_route).method_not_allowed_fallback(no_such_method);
+    router.layer(from_fn(hidden_in_a_target)).layer(around).with_state(app)
+}
+
+/// Around every route: what ingresses deny is not there for a target in absolute form. An ingress in Go may take `x:http://host/path`
+/// for a scheme without a path, so that no rule about paths applies, and send on what stands after the scheme. Whoever holds an
+/// ingress token asks a node itself, and writes the path alone.
+async fn hidden_in_a_target(request: Request, next: Next) -> Response {
+    // Over HTTP/2 every request names its scheme (RFC 9113 §8.3.1).
+    let absolute = request.version() < Version::HTTP_2 && request.uri().scheme().is_some();
+    if absolute && is_denied(request.uri().path(), &DENIED) {
+        return no_such_route().await.into_response();
+    }
+    next.run(request).await
 }
 
 async fn no_such_route() -> Refusal {

@@ -2,10 +2,16 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Method, StatusCode};
+use http_body_util::Empty;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
 use scafo_apiserver::clock::Clock as _;
 use scafo_core::problem::{Problem, ProblemCode};
 use scafo_core::token::sign;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::harness::{Harness, INGRESS_TOKEN, signing_key};
 
@@ -70,6 +76,92 @@ async fn an_ingress_token_opens_the_routing_surface_only() {
     }
     let operator = harness.get("/v1/ingress/routes", &harness.token("root")).await;
     assert_eq!(operator.status, StatusCode::UNAUTHORIZED);
+}
+
+/// One request with an ingress token that holds and this very target.
+async fn asked_for(harness: &Harness, method: &str, target: &str) -> String {
+    let mut stream = TcpStream::connect(harness.address).await.unwrap();
+    let head = format!(
+        "{method} {target} HTTP/1.1\r\nhost: dev.example\r\nauthorization: Bearer {INGRESS_TOKEN}\r\nconnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// A node with something behind each of the denied paths.
+async fn with_something_to_hide() -> Harness {
+    let harness = Harness::start().await;
+    harness.router.set("\"1\"", "{}");
+    harness.registry.world().stored.objects.insert("a".to_owned(), "x".into());
+    harness
+}
+
+/// How often the registry and the router were asked for what is behind the denied paths.
+fn asked(harness: &Harness) -> (u32, usize) {
+    (harness.registry.world().stored.asked, harness.router.0.lock().unwrap().asked.len())
+}
+
+/// What an ingress does not take for a denied path, and passes on, is none here either.
+#[tokio::test]
+async fn a_denied_path_has_one_spelling() {
+    let harness = with_something_to_hide().await;
+    for target in [
+        "/v1/%73torage/list?prefix=",
+        "/v1//storage/list?prefix=",
+        "//v1/storage/list?prefix=",
+        "/v1/storage%2Flist",
+        "/v1/ingress/%72outes",
+        "/v1/ingress//routes",
+        "/v1/x/../storage/list?prefix=",
+        "/v1/./storage/list?prefix=",
+        "/V1/storage/list?prefix=",
+    ] {
+        let answer = asked_for(&harness, "GET", target).await;
+        assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("No such route"), "{target}: {answer}");
+    }
+    assert_eq!(asked(&harness), (0, 0));
+    for target in ["/v1/storage/list?prefix=", "/v1/ingress/routes"] {
+        let answer = asked_for(&harness, "GET", target).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{target}: {answer}");
+    }
+    assert_eq!(asked(&harness), (1, 1));
+}
+
+/// An ingress may pass on what stands after the scheme in `x:http://dev.example/v1/storage`, and have seen no path in it.
+#[tokio::test]
+async fn a_denied_path_is_not_there_for_a_target_in_absolute_form() {
+    let harness = with_something_to_hide().await;
+    for (method, target) in [
+        ("GET", "http://dev.example/v1/storage"),
+        ("GET", "http://dev.example/v1/storage/list?prefix="),
+        ("GET", "HTTPS://other.example:1/v1/storage/objects/a"),
+        ("GET", "x://dev.example/v1/storage/stat?key=a"),
+        ("PUT", "http://dev.example/v1/storage/objects/b"),
+        ("DELETE", "http://dev.example/v1/storage/objects/a"),
+        ("POST", "http://dev.example/v1/storage/list"),
+        ("POST", "http://dev.example/v1/storage/locks/a"),
+        ("GET", "http://dev.example/v1/ingress/routes"),
+        ("GET", "http://dev.example/v1/ingress/routes/traefik?prefer=self"),
+    ] {
+        let answer = asked_for(&harness, method, target).await;
+        assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("No such route"), "{target}: {answer}");
+    }
+    for target in ["v1/storage/list", "http:/v1/storage/list", "http:///v1/storage/list", "dev.example/v1/storage/list"]
+    {
+        let answer = asked_for(&harness, "GET", target).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{target}: {answer}");
+    }
+    assert_eq!(asked(&harness), (0, 0));
+    // Elsewhere it is a target like any other (RFC 9112 §3.2.2), and over HTTP/2 there is no other form.
+    let health = asked_for(&harness, "GET", "http://dev.example/.well-known/scafo/health").await;
+    assert!(health.starts_with("HTTP/1.1 200"), "{health}");
+    let client = Client::builder(TokioExecutor::new()).http2_only(true).build_http::<Empty<Bytes>>();
+    let request = http::Request::get(format!("http://{}/v1/storage/list?prefix=", harness.address))
+        .header("authorization", format!("Bearer {INGRESS_TOKEN}"));
+    let answer = client.request(request.body(Empty::new()).unwrap()).await.unwrap();
+    assert_eq!((answer.status(), answer.version()), (StatusCode::OK, http::Version::HTTP_2));
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! The registry's certificate storage, as the tests need it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::MutexGuard;
 
 use bytes::Bytes;
 use scafo_core::problem::{Problem, ProblemCode};
@@ -10,7 +11,7 @@ use scafo_proto::storage::*;
 use serde_json::json;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::fakes::{Boxed, FakeRegistry, Reply, refuse, unknown};
+use crate::fakes::{Boxed, FakeRegistry, Reply, World, refuse, unknown};
 
 /// What is stored.
 #[derive(Default)]
@@ -18,6 +19,18 @@ pub(crate) struct Stored {
     pub(crate) objects: BTreeMap<String, Bytes>,
     /// Owners by lock.
     pub(crate) locks: BTreeMap<String, String>,
+    /// How many calls there were.
+    pub(crate) asked: u32,
+}
+
+impl FakeRegistry {
+    /// The world at a call, which is counted.
+    fn asked(&self) -> Result<MutexGuard<'_, World>, Status> {
+        let mut world = self.world();
+        world.stored.asked += 1;
+        refuse(world.refuse.as_ref())?;
+        Ok(world)
+    }
 }
 
 fn good(key: &str) -> Result<(), Status> {
@@ -41,8 +54,7 @@ impl Storage for FakeRegistry {
             value.extend_from_slice(&piece.data);
         }
         let key = key.unwrap();
-        let mut world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let mut world = self.asked()?;
         good(&key)?;
         world.stored.objects.insert(key, value.into());
         Ok(Response::new(PutReply {}))
@@ -50,8 +62,7 @@ impl Storage for FakeRegistry {
 
     async fn get(&self, request: Request<GetRequest>) -> Reply<Self::GetStream> {
         let key = request.into_inner().key;
-        let world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let world = self.asked()?;
         good(&key)?;
         let value = world.stored.objects.get(&key).cloned().ok_or_else(unknown)?;
         let size = value.len() as u64;
@@ -63,8 +74,7 @@ impl Storage for FakeRegistry {
 
     async fn delete(&self, request: Request<DeleteRequest>) -> Reply<DeleteReply> {
         let key = request.into_inner().key;
-        let mut world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let mut world = self.asked()?;
         good(&key)?;
         let before = world.stored.objects.len();
         world.stored.objects.retain(|other, _| *other != key && !other.starts_with(&format!("{key}/")));
@@ -73,8 +83,7 @@ impl Storage for FakeRegistry {
 
     async fn list(&self, request: Request<ListRequest>) -> Reply<Self::ListStream> {
         let ListRequest { prefix, recursive } = request.into_inner();
-        let world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let world = self.asked()?;
         let under = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         let keys: BTreeSet<String> = world
             .stored
@@ -98,8 +107,7 @@ impl Storage for FakeRegistry {
 
     async fn stat(&self, request: Request<StatRequest>) -> Reply<StatReply> {
         let key = request.into_inner().key;
-        let world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let world = self.asked()?;
         good(&key)?;
         let value = world.stored.objects.get(&key).ok_or_else(unknown)?;
         let stat = json!({ "key": key, "modified": "2026-04-01T12:30:00Z", "size": value.len(), "isTerminal": true });
@@ -108,8 +116,7 @@ impl Storage for FakeRegistry {
 
     async fn lock(&self, request: Request<LockRequest>) -> Reply<LockReply> {
         let LockRequest { name, owner } = request.into_inner();
-        let mut world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let mut world = self.asked()?;
         good(&name)?;
         match world.stored.locks.get(&name) {
             Some(holder) if owner.is_empty() || *holder != owner => {
@@ -124,8 +131,7 @@ impl Storage for FakeRegistry {
 
     async fn unlock(&self, request: Request<UnlockRequest>) -> Reply<UnlockReply> {
         let UnlockRequest { name, owner } = request.into_inner();
-        let mut world = self.world();
-        refuse(world.refuse.as_ref())?;
+        let mut world = self.asked()?;
         good(&name)?;
         if world.stored.locks.get(&name).is_some_and(|holder| *holder == owner) {
             world.stored.locks.remove(&name);

@@ -63,7 +63,7 @@ async fn two_nodes_are_one_fleet_before_every_ingress_and_one_may_die() {
     same_bytes(&a, &b).await;
 
     let source = Source::of(&a.dev);
-    let ingresses = Ingress::start_each(&Kind::ALL, &source).await;
+    let ingresses = Ingress::start_each(&Kind::WITH_OLDEST, &source).await;
     for ingress in &ingresses {
         ingress.until_answered(&host, "/", 200, "the shop", LIMIT).await;
         ingress.until_answered(&a.host("blog"), "/", 200, "the blog", LIMIT).await;
@@ -118,6 +118,12 @@ async fn refused(ingress: &Ingress, node: &Node) {
     {
         let answer = ingress.ask(&node.dev.domain, path).await.unwrap();
         assert_eq!(answer.status, denied, "{kind:?} {path}: {answer:?}");
+    }
+    // In these Go sees a scheme and no path. The oldest Traefik passes on what stands after the scheme, to a node that knows better.
+    for path in ["/v1/storage/list?prefix=", "/v1/ingress/routes/traefik"] {
+        let answer = ingress.ask(&node.dev.domain, &format!("x:http://{}{path}", node.dev.domain)).await.unwrap();
+        let expected = if kind == Kind::OldestTraefik { 404 } else { 400 };
+        assert_eq!(answer.status, expected, "{kind:?} {path}: {answer:?}");
     }
     // The node itself answers these, and wants a token.
     let answer = ingress.ask(&node.dev.domain, "/v1/applications").await.unwrap();
