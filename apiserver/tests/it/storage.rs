@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use scafo_core::problem::{Problem, ProblemCode};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
@@ -48,8 +49,15 @@ async fn what_is_not_there_is_not_found_and_what_cannot_be_told_is_not() {
         (Method::GET, "list?prefix=a"),
         (Method::GET, "list"),
     ] {
-        let answer = send(&harness, method.clone(), path, &[], "").await;
-        assert_eq!((answer.status.as_u16(), answer.problem().as_str()), (404, "not-found"), "{method} {path}");
+        for (refusal, expected) in [
+            (None, (404, "not-found")),
+            (Some(ProblemCode::StoreUnavailable), (503, "store-unavailable")),
+            (Some(ProblemCode::StoreNonconforming), (502, "store-nonconforming")),
+        ] {
+            harness.registry.world().refuse = refusal.map(|code| Problem::new(code, "no answer"));
+            let answer = send(&harness, method.clone(), path, &[], "").await;
+            assert_eq!((answer.status.as_u16(), answer.problem().as_str()), expected, "{method} {path}");
+        }
     }
 }
 
