@@ -9,7 +9,7 @@ use std::{
 use nix::sys::signal::{Signal, kill};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::harness::{LIMIT, World, eventually, example, is_alive, join, request};
+use crate::harness::{LIMIT, World, eventually, example, is_alive, join, request, request_of};
 
 const ECHO: &str = "export default { fetch(request) { const url = new URL(request.url); \
     return new Response(`${request.method} ${url.protocol}//${url.host}${url.pathname} ${request.headers.get('x-celld-standin-proto')}`); } };";
@@ -25,6 +25,17 @@ fn health_has_one_path_and_every_other_path_is_the_workers() {
     assert_eq!(node.get("/__celld/health").body, "GET http://shop.test/__celld/health null");
     let posted = request(node.public(), "POST", "/.well-known/celld/health", "", "").unwrap();
     assert_eq!(posted.status, 200, "the method is not looked at");
+}
+
+#[test]
+fn everything_sent_to_the_port_is_answered_whatever_its_host() {
+    let world = World::new();
+    world.deploy(&world.project(ECHO, ""));
+    let node = world.node(&[]);
+    for host in ["blog.test", "shop.test:8080", "a.b.example", "localhost", "192.0.2.1:1", "[2001:db8::1]"] {
+        let answer = request_of(host, node.public(), "GET", "/x", "", "").unwrap();
+        assert_eq!((answer.status, answer.body), (200, format!("GET http://{host}/x null")));
+    }
 }
 
 #[test]

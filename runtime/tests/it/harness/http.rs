@@ -41,12 +41,24 @@ pub(crate) fn post(to: SocketAddr, path: &str) -> Answer {
 
 /// `headers` are whole lines, each with its line break.
 pub(crate) fn request(to: SocketAddr, method: &str, path: &str, headers: &str, body: &str) -> io::Result<Answer> {
+    request_of("shop.test", to, method, path, headers, body)
+}
+
+/// The same with another Host field.
+pub(crate) fn request_of(
+    host: &str,
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_read_timeout(Some(LIMIT))?;
     let length = body.len();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: shop.test\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{headers}Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     )?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;

@@ -14,7 +14,7 @@ use std::{
 };
 
 pub(crate) use bucket::Bucket;
-pub(crate) use http::{Answer, get, join, post, request};
+pub(crate) use http::{Answer, get, join, post, request, request_of};
 pub(crate) use node::{Node, is_alive};
 
 /// How long anything may take that should take a moment. A loaded machine takes some seconds; only a hang takes this long.
