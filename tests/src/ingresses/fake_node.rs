@@ -1,5 +1,6 @@
 //! Serves a routing document of a test's choice, generic and as the node renders it for Traefik.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +17,8 @@ use crate::wait;
 
 /// The node that it says it is, and that `prefer=self` puts first.
 pub const NODE: &str = "n1";
-const TOKEN: &str = "token-of-the-tests";
+/// How each of its tokens begins.
+const TOKEN: &str = "token-of-the-tests-";
 
 /// What is answered to polls.
 #[derive(Debug)]
@@ -34,14 +36,16 @@ pub enum Says {
 pub struct FakeNode {
     server: Server,
     shared: Arc<Shared>,
+    /// Tokens so far.
+    tokens: AtomicUsize,
 }
 
 #[derive(Debug)]
 struct Shared {
     says: Mutex<Says>,
     tls: Option<TraefikTls>,
-    /// Answers so far.
-    polls: AtomicUsize,
+    /// Answers so far, by token.
+    polls: Mutex<BTreeMap<String, usize>>,
 }
 
 impl FakeNode {
@@ -52,15 +56,16 @@ impl FakeNode {
 
     /// The same, with what its routers say of TLS.
     pub async fn with_tls(tls: Option<TraefikTls>) -> Self {
-        let shared = Arc::new(Shared { says: Mutex::new(Says::Draining), tls, polls: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared { says: Mutex::new(Says::Draining), tls, polls: Mutex::default() });
         let answering = Arc::clone(&shared);
         let server = Server::start(move |_, received| answering.answer(&received)).await;
-        Self { server, shared }
+        Self { server, shared, tokens: AtomicUsize::new(0) }
     }
 
-    /// What an ingress has to know of it.
+    /// What an ingress has to know of it. The token is another one each time, so that polls are told apart by it.
     pub fn source(&self) -> Source {
-        Source { url: format!("http://{}", self.server.address), token: TOKEN.to_owned() }
+        let token = format!("{TOKEN}{}", self.tokens.fetch_add(1, Ordering::Relaxed));
+        Source { url: format!("http://{}", self.server.address), token }
     }
 
     /// Answers this from now on.
@@ -68,22 +73,26 @@ impl FakeNode {
         *self.shared.says.lock().unwrap_or_else(PoisonError::into_inner) = says;
     }
 
-    /// Waits until several polls have been answered since now: then one at least was asked after what was set before.
-    pub async fn polled(&self) {
-        let before = self.shared.polls.load(Ordering::Relaxed);
+    /// Waits until several polls with this source's token have been answered since now: then the answer to one at least was what was
+    /// set before, and has been dealt with, because nobody asks again before that.
+    pub async fn polled(&self, source: &Source) {
+        let before = self.shared.polls_of(&source.token);
         wait::until("polls", Duration::from_secs(60), || async {
-            (self.shared.polls.load(Ordering::Relaxed) >= before + 3).then_some(())
+            (self.shared.polls_of(&source.token) >= before + 3).then_some(())
         })
         .await;
     }
 }
 
 impl Shared {
+    fn polls_of(&self, token: &str) -> usize {
+        self.polls.lock().unwrap_or_else(PoisonError::into_inner).get(token).copied().unwrap_or_default()
+    }
+
     fn answer(&self, received: &Received) -> Reply {
-        if received.authorization != format!("Bearer {TOKEN}") {
-            return reply(401, b"no".to_vec());
-        }
-        self.polls.fetch_add(1, Ordering::Relaxed);
+        let token = received.authorization.strip_prefix("Bearer ").filter(|token| token.starts_with(TOKEN));
+        let Some(token) = token else { return reply(401, b"no".to_vec()) };
+        *self.polls.lock().unwrap_or_else(PoisonError::into_inner).entry(token.to_owned()).or_default() += 1;
         let (path, query) = received.target.split_once('?').unwrap_or((&received.target, ""));
         let says = self.says.lock().unwrap_or_else(PoisonError::into_inner);
         let (document, cut) = match &*says {

@@ -31,6 +31,12 @@ const POLL: &str = "250ms";
 pub const RESOLVER: &str = "authority";
 /// Its entry point for HTTPS.
 pub const SECURE: &str = "websecure";
+/// A host that the operator of an ingress leads somewhere.
+pub const OWN: &str = "own.example";
+/// The configuration of a Traefik, what its operator routes, and the configuration of a Caddy.
+const TRAEFIK: &str = "traefik.yml";
+const TRAEFIK_OWN: &str = "own.yml";
+const CADDY: &str = "Caddyfile";
 
 /// Where an ingress pulls its document.
 #[derive(Debug, Clone)]
@@ -84,7 +90,7 @@ pub struct Ingress {
     https: Option<SocketAddr>,
     /// Before the directory, so that the process has ended when that is removed.
     leash: Leash,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Ingress {
@@ -94,8 +100,8 @@ impl Ingress {
     /// When it is not installed or does not start.
     pub async fn start(kind: Kind, source: &Source) -> Self {
         match kind {
-            Kind::Traefik | Kind::OldestTraefik => retried(|| traefik(kind, source, "INFO", None)).await,
-            Kind::Caddy => retried(|| caddy(source, None)).await,
+            Kind::Traefik | Kind::OldestTraefik => retried(|| traefik(kind, source, Beside::default())).await,
+            Kind::Caddy => retried(|| caddy(source, Beside::default())).await,
             Kind::Ingressd => ingressd(source).await,
         }
     }
@@ -108,12 +114,25 @@ impl Ingress {
         futures_util::future::join_all(kinds.iter().map(|kind| Self::start(*kind, source))).await
     }
 
+    /// Starts one whose operator leads [`OWN`] to that port of the loopback.
+    ///
+    /// # Panics
+    /// As [`Ingress::start`], and for scafo's own, which takes no routes.
+    pub async fn start_beside_own(kind: Kind, source: &Source, port: u16) -> Self {
+        let beside = Beside { own: Some(port), ..Beside::default() };
+        match kind {
+            Kind::Traefik | Kind::OldestTraefik => retried(|| traefik(kind, source, beside)).await,
+            Kind::Caddy => retried(|| caddy(source, beside)).await,
+            Kind::Ingressd => panic!("scafo-ingressd has no routes of its own"),
+        }
+    }
+
     /// Starts a Traefik that says when it takes a configuration over.
     ///
     /// # Panics
     /// As [`Ingress::start`].
     pub async fn verbose_traefik(source: &Source) -> Self {
-        retried(|| traefik(Kind::Traefik, source, "DEBUG", None)).await
+        retried(|| traefik(Kind::Traefik, source, Beside { verbose: true, ..Beside::default() })).await
     }
 
     /// Starts a Traefik that gets the certificates that its routers ask the resolver [`RESOLVER`] for, and serves on
@@ -122,7 +141,7 @@ impl Ingress {
     /// # Panics
     /// As [`Ingress::start`].
     pub async fn traefik_with_certificates(kind: Kind, source: &Source, authority: &Authority) -> Self {
-        retried(|| traefik(kind, source, "INFO", Some(authority))).await
+        retried(|| traefik(kind, source, Beside { authority: Some(authority), ..Beside::default() })).await
     }
 
     /// Starts a Caddy that gets certificates on demand and keeps them in the fleet.
@@ -130,7 +149,7 @@ impl Ingress {
     /// # Panics
     /// As [`Ingress::start`].
     pub async fn caddy_with_certificates(source: &Source, authority: &Authority) -> Self {
-        retried(|| caddy(source, Some(authority))).await
+        retried(|| caddy(source, Beside { authority: Some(authority), ..Beside::default() })).await
     }
 
     /// Which program it is.
@@ -180,6 +199,16 @@ impl Ingress {
         }
     }
 
+    /// Its configuration as it is on the disk, file by file.
+    ///
+    /// # Panics
+    /// When one of its files cannot be read.
+    pub fn configuration(&self) -> Vec<(&'static str, String)> {
+        let files = [TRAEFIK, TRAEFIK_OWN, CADDY].into_iter().map(|name| (name, self.dir.path().join(name)));
+        let there = files.filter(|(_, path)| path.exists());
+        there.map(|(name, path)| (name, fs::read_to_string(path).expect("a configuration"))).collect()
+    }
+
     /// What it printed so far.
     pub fn log(&self) -> String {
         self.leash.log()
@@ -193,6 +222,17 @@ impl Ingress {
         };
         self.log().lines().filter(|line| wrong.iter().any(|wrong| line.contains(wrong))).map(str::to_owned).collect()
     }
+}
+
+/// What stands beside the fleet in the configuration of an ingress.
+#[derive(Clone, Copy, Default)]
+struct Beside<'a> {
+    /// Where it gets certificates.
+    authority: Option<&'a Authority>,
+    /// Where the operator's own host leads.
+    own: Option<u16>,
+    /// Whether it says when it takes a configuration over.
+    verbose: bool,
 }
 
 /// Starts until one runs and accepts connections.
@@ -215,7 +255,8 @@ async fn retried(start: impl Fn() -> Ingress) -> Ingress {
     panic!("an ingress does not start:\n{last}")
 }
 
-fn traefik(kind: Kind, source: &Source, level: &str, authority: Option<&Authority>) -> Ingress {
+fn traefik(kind: Kind, source: &Source, beside: Beside) -> Ingress {
+    let Beside { authority, own, verbose } = beside;
     let dir = TempDir::new().expect("a temporary directory");
     let [free, https] = free_ports();
     // Where the authority looks for challenges, they are answered.
@@ -224,7 +265,7 @@ fn traefik(kind: Kind, source: &Source, level: &str, authority: Option<&Authorit
     // A file, because the token must not be in the arguments; JSON is YAML too.
     let mut config = serde_json::json!({
         "global": {"checkNewVersion": false, "sendAnonymousUsage": false},
-        "log": {"level": level, "format": "json"},
+        "log": {"level": if verbose { "DEBUG" } else { "INFO" }, "format": "json"},
         "entryPoints": {"web": {"address": address.to_string()}},
         "providers": {
             "providersThrottleDuration": "50ms",
@@ -247,15 +288,26 @@ fn traefik(kind: Kind, source: &Source, level: &str, authority: Option<&Authorit
         });
         command.env("LEGO_CA_CERTIFICATES", authority.roots());
     }
-    let path = dir.path().join("traefik.yml");
+    if let Some(port) = own {
+        let path = dir.path().join(TRAEFIK_OWN);
+        let server = format!("http://127.0.0.1:{port}");
+        let http = serde_json::json!({
+            "routers": {"own": {"entryPoints": ["web"], "rule": format!("Host(`{OWN}`)"), "service": "own"}},
+            "services": {"own": {"loadBalancer": {"servers": [{"url": server}]}}},
+        });
+        write(&path, &serde_json::json!({"http": http}).to_string());
+        config["providers"]["file"] = serde_json::json!({"filename": path, "watch": true});
+    }
+    let path = dir.path().join(TRAEFIK);
     write(&path, &config.to_string());
     command.arg(format!("--configfile={}", path.display()));
     let leash = Leash::start(&command, &dir.path().join("log"));
     let https = authority.map(|_| SocketAddr::from(([127, 0, 0, 1], https)));
-    Ingress { kind, address, https, leash, _dir: dir }
+    Ingress { kind, address, https, leash, dir }
 }
 
-fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {
+fn caddy(source: &Source, beside: Beside) -> Ingress {
+    let Beside { authority, own, verbose: _ } = beside;
     let dir = TempDir::new().expect("a temporary directory");
     let root = dir.path().display();
     let [port, https] = free_ports();
@@ -268,7 +320,7 @@ fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {
     let common = "admin off\npersist_config off\nskip_install_trust\n";
     let site =
         "bind 127.0.0.1\nscafo\nreverse_proxy {\ndynamic scafo\nlb_retries 2\ntransport http {\nkeepalive 4s\n}\n}\n";
-    let text = match authority {
+    let mut text = match authority {
         None => format!("{{\n{common}auto_https off\n{fleet}}}\nhttp://:{port} {{\n{site}}}\n"),
         Some(authority) => format!(
             "{{\n{common}auto_https disable_redirects\n{fleet}storage scafo {{\nlocal {root}/local\n}}\n\
@@ -282,7 +334,10 @@ fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {
             authority.challenges(),
         ),
     };
-    let config = dir.path().join("Caddyfile");
+    if let Some(upstream) = own {
+        text += &format!("http://{OWN}:{port} {{\nbind 127.0.0.1\nreverse_proxy 127.0.0.1:{upstream}\n}}\n");
+    }
+    let config = dir.path().join(CADDY);
     write(&config, &text);
     let mut command = Command::new(tools::find("caddy-scafo"));
     command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&config);
@@ -290,7 +345,7 @@ fn caddy(source: &Source, authority: Option<&Authority>) -> Ingress {
     command.env("XDG_CONFIG_HOME", dir.path().join("config"));
     let leash = Leash::start(&command, &dir.path().join("log"));
     let https = authority.map(|_| SocketAddr::from(([127, 0, 0, 1], https)));
-    Ingress { kind: Kind::Caddy, address, https, leash, _dir: dir }
+    Ingress { kind: Kind::Caddy, address, https, leash, dir }
 }
 
 async fn ingressd(source: &Source) -> Ingress {
@@ -303,7 +358,7 @@ async fn ingressd(source: &Source) -> Ingress {
     let leash = Leash::start(&command, &dir.path().join("log"));
     let address = leash.said("http://127.0.0.1:", START_LIMIT).await;
     let address = SocketAddr::from(([127, 0, 0, 1], address.parse().expect("a port")));
-    Ingress { kind: Kind::Ingressd, address, https: None, leash, _dir: dir }
+    Ingress { kind: Kind::Ingressd, address, https: None, leash, dir }
 }
 
 /// A new file that only its owner reads: some hold tokens.

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use scafo_core::routing::FleetRouting;
 use scafo_tests::ingresses::echo::Echo;
 use scafo_tests::ingresses::fake_node::{FakeNode, Says};
-use scafo_tests::ingresses::{Ingress, Kind};
+use scafo_tests::ingresses::{Ingress, Kind, OWN};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -40,8 +40,10 @@ async fn still(ingresses: &[Ingress], host: &str, port: u16) {
 async fn a_poll_without_a_whole_document_changes_nothing_and_an_empty_one_withdraws_everything() {
     let (node, echo) = (FakeNode::start().await, Echo::start(2).await);
     let ports = echo.ports();
-    let ingresses = Ingress::start_each(&Kind::WITH_OLDEST, &node.source()).await;
-    node.polled().await;
+    let sources = Kind::WITH_OLDEST.map(|_| node.source());
+    let ingresses = join_all(Kind::WITH_OLDEST.iter().zip(&sources).map(|(kind, of)| Ingress::start(*kind, of))).await;
+    let polled = async || drop(join_all(sources.iter().map(|source| node.polled(source))).await);
+    polled().await;
     for ingress in &ingresses {
         // Ours would hold the request until the first document has come.
         if ingress.kind() != Kind::Ingressd {
@@ -53,15 +55,16 @@ async fn a_poll_without_a_whole_document_changes_nothing_and_an_empty_one_withdr
     node.say(Says::Document(document(&json!([route("shop.example", &ports[..1])]))));
     everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[0])).await;
 
+    let said: Vec<usize> = ingresses.iter().map(|ingress| ingress.errors().len()).collect();
     node.say(Says::Draining);
-    for _ in Kind::WITH_OLDEST {
-        node.polled().await;
-    }
+    polled().await;
     still(&ingresses, "shop.example", ports[0]).await;
-    node.say(Says::Half(document(&json!([route("shop.example", &ports[1..])]))));
-    for _ in Kind::WITH_OLDEST {
-        node.polled().await;
+    for (ingress, said) in ingresses.iter().zip(said).filter(|(ingress, _)| ingress.kind().is_traefik()) {
+        let errors = ingress.errors().split_off(said);
+        assert!(errors.iter().any(|line| line.contains("503")), "{:?}: {}", ingress.kind(), ingress.log());
     }
+    node.say(Says::Half(document(&json!([route("shop.example", &ports[1..])]))));
+    polled().await;
     still(&ingresses, "shop.example", ports[0]).await;
 
     node.say(Says::Document(document(&json!([
@@ -78,6 +81,35 @@ async fn a_poll_without_a_whole_document_changes_nothing_and_an_empty_one_withdr
     node.say(Says::Document(document(&json!([route("shop.example", &ports[1..])]))));
     everywhere(&ingresses, "shop.example", 200, &format!("reached {} ", ports[1])).await;
     accepted(&ingresses);
+}
+
+/// What an operator has written answers beside whatever a document says, a wildcard around it included, and no file of theirs is
+/// written to.
+#[tokio::test(flavor = "multi_thread")]
+async fn routes_of_an_operator_answer_beside_every_document_and_stay_as_they_were_written() {
+    let (node, echo) = (FakeNode::start().await, Echo::start(3).await);
+    let ports = echo.ports();
+    let source = node.source();
+    let kinds = [Kind::Traefik, Kind::OldestTraefik, Kind::Caddy];
+    let ingresses = join_all(kinds.map(|kind| Ingress::start_beside_own(kind, &source, ports[2]))).await;
+    let own = format!("reached {} ", ports[2]);
+    everywhere(&ingresses, OWN, 200, &own).await;
+    let written: Vec<_> = ingresses.iter().map(Ingress::configuration).collect();
+    assert!(written.iter().all(|files| files.iter().any(|(_, text)| text.contains(OWN))), "{written:?}");
+    for (document, status, text) in [
+        (json!([route("shop.example", &ports[..1])]), 200, format!("reached {} ", ports[0])),
+        (
+            json!([route("*.example", &ports[..1]), route("shop.example", &ports[1..2])]),
+            200,
+            format!("reached {} ", ports[1]),
+        ),
+        (json!([]), 404, String::new()),
+    ] {
+        node.say(Says::Document(self::document(&document)));
+        everywhere(&ingresses, "shop.example", status, &text).await;
+        still(&ingresses, OWN, ports[2]).await;
+    }
+    assert_eq!(ingresses.iter().map(Ingress::configuration).collect::<Vec<_>>(), written);
 }
 
 /// The only errors in the logs are about the polls that brought no document.
@@ -115,10 +147,11 @@ async fn traefik_takes_a_document_over_once_however_often_it_asks() {
     let (node, echo) = (FakeNode::start().await, Echo::start(2).await);
     let ports = echo.ports();
     node.say(Says::Document(document(&json!([route("shop.example", &ports)]))));
-    let traefik = Ingress::verbose_traefik(&node.source()).await;
+    let source = node.source();
+    let traefik = Ingress::verbose_traefik(&source).await;
     traefik.until_answered("shop.example", "/", 200, &format!("reached {} ", ports[0]), LIMIT).await;
     for _ in 0..5 {
-        node.polled().await;
+        node.polled(&source).await;
     }
     assert_eq!(taken_over(&traefik), 1, "{}", traefik.log());
     node.say(Says::Document(document(&json!([route("shop.example", &ports[1..])]))));
