@@ -18,8 +18,8 @@ const (
 	// shortestPollInterval: below it, polling would cost more than anybody can notice.
 	shortestPollInterval = 50 * time.Millisecond
 	// longestPollInterval: a node holds a process for 35 s after it left the document; polling more slowly than this
-	// would send requests to processes that are gone. A poll may take pollLimit, so that two intervals around one that is
-	// lost last no longer than that up to 12 s.
+	// would send requests to processes that are gone. A poll may take pollLimit, so that intervals of up to 10 s outlast one
+	// that is lost.
 	longestPollInterval = 30 * time.Second
 	// shortestStorageTimeout: a write to the bucket behind the node takes tens of milliseconds on a good day.
 	shortestStorageTimeout = 100 * time.Millisecond
