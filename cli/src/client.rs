@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER};
+use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use scafo_core::deploy::{self, Metadata};
 use scafo_core::problem::ProblemDocument;
@@ -212,8 +212,7 @@ impl Client {
             hosts: usize,
         }
         let url = format!("{}/.well-known/scafo-ingress/health", ingress.trim_end_matches('/'));
-        // A host that no document can name, so that the ingress answers by itself.
-        let request = self.http.get(url).header(HOST, "scafo-ingressd.invalid").bearer_auth(token).timeout(CONNECT);
+        let request = self.http.get(url).bearer_auth(token).timeout(CONNECT);
         let answer = body(send(request).await.ok()?).await.ok()?;
         serde_json::from_slice::<Health>(&answer).ok().map(|health| health.hosts)
     }

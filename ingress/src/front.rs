@@ -126,11 +126,13 @@ impl Front {
         };
         let host = outbound.headers().get(HOST).and_then(|host| host.to_str().ok()).and_then(Host::parse);
         let path = outbound.uri().path();
-        let wants_health = path == HEALTH_PATH && origin.is_here && self.askers.admit(outbound.headers());
-        let (routing, decision) = self.decide(host.as_ref(), path, wants_health).await;
+        if path == HEALTH_PATH && origin.is_here && self.askers.admit(outbound.headers()) {
+            // Whatever the host: the token is never handed on.
+            return Reply::Health(health_of(&self.routing.borrow()));
+        }
+        let (routing, decision) = self.decide(host.as_ref(), path).await;
         let (fleet, target) = match decision {
             Decision::Forward { fleet, target } => (fleet, target),
-            Decision::Unknown | Decision::Unavailable if wants_health => return Reply::Health(health_of(&routing)),
             Decision::Denied => return Reply::Refused(Refusal::Denied),
             Decision::Unknown => return Reply::Refused(Refusal::UnknownHost),
             Decision::Unavailable => return Reply::Refused(Refusal::NoDocument),
@@ -169,15 +171,14 @@ impl Front {
 
     /// Decides at once if that is possible, or if the start is long ago; else when the first documents are there: so a wildcard of one
     /// fleet takes no host that another one names, and a fleet that stays silent takes nothing from the others for longer than that.
-    /// A question for health never waits.
-    async fn decide(&self, host: Option<&Host>, path: &str, wants_health: bool) -> (Arc<Routing>, Decision) {
+    async fn decide(&self, host: Option<&Host>, path: &str) -> (Arc<Routing>, Decision) {
         let mut routing = self.routing.clone();
         let held = Arc::clone(&routing.borrow());
         let decision = held.decide(host, path);
         let is_open = |routing: &Routing, decision: &Decision| {
             *decision == Decision::Unavailable || routing.may_be_named_yet(host)
         };
-        if !is_open(&held, &decision) || wants_health || Instant::now() >= self.first_documents_by {
+        if !is_open(&held, &decision) || Instant::now() >= self.first_documents_by {
             return (held, decision);
         }
         let decidable = routing.wait_for(|routing| !is_open(routing, &routing.decide(host, path)));

@@ -9,7 +9,7 @@ use subtle::{Choice, ConstantTimeEq as _};
 
 use crate::config::Source;
 
-/// Where it is asked, on every host that no document names.
+/// Where it is asked, on every host.
 pub(crate) const HEALTH_PATH: &str = "/.well-known/scafo-ingress/health";
 
 /// What may be shown, as digests, so that comparing them tells neither content nor length.
@@ -17,14 +17,15 @@ pub(crate) const HEALTH_PATH: &str = "/.well-known/scafo-ingress/health";
 pub(crate) struct Askers(Vec<[u8; 32]>);
 
 impl Askers {
-    /// Whoever has the token of one of these nodes.
+    /// Whoever shows a token that one of these nodes is polled with.
     pub(crate) fn of(sources: &[Source]) -> Self {
         Self(sources.iter().map(|source| digest(&source.authorization)).collect())
     }
 
-    /// Whether the fields show one of the tokens.
+    /// Whether the one field for it shows one of the tokens, as `Bearer` and the token.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
-        let Some(given) = headers.get(AUTHORIZATION).map(digest) else { return false };
+        let mut given = headers.get_all(AUTHORIZATION).iter();
+        let (Some(given), None) = (given.next().map(digest), given.next()) else { return false };
         // Every one is compared, found or not.
         self.0.iter().fold(Choice::from(0), |found, asker| found | asker.ct_eq(&given)).into()
     }

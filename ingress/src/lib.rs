@@ -12,8 +12,8 @@
 //!   on whatever its status: a 503 is the upstream's word.
 //! - The client's own forwarding fields are dropped; upstreams see where a request came from as this process saw it.
 //!
-//! `GET /.well-known/scafo-ingress/health` is answered here to a peer on this machine that shows the ingress token of a node, on every
-//! host that no document names (`scafo-ingressd.invalid` is one that none can name). The supervisor asks on a socket of its own.
+//! `GET /.well-known/scafo-ingress/health` is answered here, on every host, to a peer on this machine that shows the token that a node is
+//! polled with. For everybody else it is a path like any other. The supervisor asks on a socket of its own.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -233,8 +233,7 @@ impl Node {
         let known = async {
             let url = format!("{}/.well-known/scafo-ingress/health", self.dev.ingress);
             let token = std::fs::read_to_string(&self.dev.ingress_token_file).ok()?;
-            let asking = crate::load::client().get(url).bearer_auth(token.trim());
-            let request = asking.header("host", "scafo-ingressd.invalid");
+            let request = crate::load::client().get(url).bearer_auth(token.trim());
             let health: Value = request.send().await.ok()?.json().await.ok()?;
             usize::try_from(health["hosts"].as_u64()?).ok()
         };

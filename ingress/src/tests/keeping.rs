@@ -43,7 +43,7 @@ async fn an_ingress_that_was_started_again_routes_while_its_node_is_away_and_the
     let ingress = Ingress::keeping(Some(dir.path()), &[&node], PATIENCE, Duration::ZERO).await;
     assert_eq!(ingress.get("shop.example", "/").await.1, "shop GET / ");
     assert_eq!(ingress.get("blog.example", "/").await.0, StatusCode::SERVICE_UNAVAILABLE, "nobody has said that");
-    let health = ingress.health().await;
+    let health = ingress.health("nobody.example").await;
     assert!(health.contains("\"documents\":0") && health.contains("\"hosts\":1"), "{health}");
     node.reply(Reply::Document(document(&[("blog.example", &[&blog])]).to_string()));
     ingress.until_served("blog.example").await;

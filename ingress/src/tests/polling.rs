@@ -46,7 +46,7 @@ async fn a_request_right_after_the_start_waits_for_the_first_document_and_health
     let ingress = Ingress::with(&[&node], PATIENCE, PATIENCE).await;
     let asking = ingress.get("shop.example", "/");
     let starting = async {
-        let health = ingress.health().await;
+        let health = ingress.health("nobody.example").await;
         assert!(health.contains("\"documents\":0"), "{health}");
         node.reply(Reply::Document(document(&[("shop.example", &[&shop])]).to_string()));
     };

@@ -84,10 +84,13 @@ async fn the_target_decides_over_the_host_field_and_a_request_without_one_host_i
 }
 
 #[tokio::test]
-async fn health_is_answered_on_a_host_that_no_document_names_and_only_there() {
+async fn health_is_told_on_every_host_and_its_token_reaches_no_application() {
     let shop = application("shop").await;
     let (_node, ingress) = serving("shop.example", &[&shop]).await;
-    assert_eq!(ingress.health().await, r#"{"documents":1,"fleets":1,"hosts":2,"status":"ok"}"#);
+    let health = r#"{"documents":1,"fleets":1,"hosts":2,"status":"ok"}"#;
+    assert_eq!(ingress.health("nobody.example").await, health);
+    assert_eq!(ingress.health("shop.example").await, health);
+    // Without it the path is the application's own.
     assert!(ingress.get("shop.example", HEALTH_PATH).await.1.starts_with("shop GET"));
 }
 
@@ -95,21 +98,31 @@ async fn health_is_answered_on_a_host_that_no_document_names_and_only_there() {
 async fn without_the_token_of_a_node_a_question_for_health_is_one_for_a_host_that_nobody_serves() {
     let shop = application("shop").await;
     let (_node, ingress) = serving("shop.example", &[&shop]).await;
-    let asking = async |host: &str, authorization: Option<&'static str>| {
-        let fields = authorization.map(|value| (http::header::AUTHORIZATION, HeaderValue::from_static(value)));
-        let response = ingress.send("GET", host, HEALTH_PATH, &HeaderMap::from_iter(fields), full("")).await;
+    let asking = async |host: &str, authorization: &[&'static str]| {
+        let mut fields = HeaderMap::new();
+        for value in authorization {
+            fields.append(http::header::AUTHORIZATION, HeaderValue::from_static(value));
+        }
+        let response = ingress.send("GET", host, HEALTH_PATH, &fields, full("")).await;
         (response.status(), text(response).await)
     };
-    let hosts = ["scafo-ingressd.invalid", "localhost", "127.0.0.1", "[::1]:80", "blog.example"];
-    let strangers =
-        [None, Some("Bearer"), Some("Bearer tokens"), Some("Bearer toke"), Some("Basic token"), Some("token")];
+    let hosts = ["nobody.invalid", "localhost", "127.0.0.1", "[::1]:80", "blog.example"];
+    let strangers: [&[&str]; 7] = [
+        &[],
+        &["Bearer"],
+        &["Bearer tokens"],
+        &["Bearer toke"],
+        &["Basic token"],
+        &["token"],
+        &["Bearer token", "Bearer token"],
+    ];
     for host in hosts {
         for authorization in strangers {
             let (status, body) = asking(host, authorization).await;
             let unknown = status == StatusCode::NOT_FOUND && body.contains("urn:scafo:not-found");
             assert!(unknown, "{host} {authorization:?}: {body}");
         }
-        assert_eq!(asking(host, Some("Bearer token")).await.0, StatusCode::OK, "{host}");
+        assert_eq!(asking(host, &["Bearer token"]).await.0, StatusCode::OK, "{host}");
     }
 }
 

@@ -292,10 +292,10 @@ impl Ingress {
         (response.status(), text(response).await)
     }
 
-    /// What it says of itself to whoever has the token of a node.
-    pub(super) async fn health(&self) -> String {
+    /// What it says of itself on a host to whoever has the token of a node.
+    pub(super) async fn health(&self, host: &str) -> String {
         let token = HeaderMap::from_iter([(http::header::AUTHORIZATION, "Bearer token".parse().unwrap())]);
-        let response = self.send("GET", "scafo-ingressd.invalid", HEALTH_PATH, &token, full("")).await;
+        let response = self.send("GET", host, HEALTH_PATH, &token, full("")).await;
         assert_eq!(response.status(), StatusCode::OK);
         text(response).await
     }

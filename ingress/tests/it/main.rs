@@ -55,8 +55,7 @@ fn silent_node() -> (TcpListener, String) {
 fn health(address: SocketAddr, token: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head =
-        "GET /.well-known/scafo-ingress/health HTTP/1.1\r\nhost: scafo-ingressd.invalid\r\nconnection: close\r\n";
+    let head = "GET /.well-known/scafo-ingress/health HTTP/1.1\r\nhost: nobody.example\r\nconnection: close\r\n";
     let request = format!("{head}authorization: Bearer {token}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();

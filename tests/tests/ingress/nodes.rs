@@ -124,6 +124,9 @@ async fn refused(ingress: &Ingress, node: &Node) {
         let answer = ingress.ask(&node.dev.domain, &format!("x:http://{}{path}", node.dev.domain)).await.unwrap();
         let expected = if kind == Kind::OldestTraefik { 404 } else { 400 };
         assert_eq!(answer.status, expected, "{kind:?} {path}: {answer:?}");
+        if kind == Kind::OldestTraefik {
+            assert!(answer.body.contains("No such route"), "it is not the node's answer: {answer:?}");
+        }
     }
     // The node itself answers these, and wants a token.
     let answer = ingress.ask(&node.dev.domain, "/v1/applications").await.unwrap();
