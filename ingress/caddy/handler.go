@@ -52,7 +52,7 @@ func (*Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // ServeHTTP decides about one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	d := h.app.decide(r, r.Host)
-	if slices.ContainsFunc(targetsOf(r), isRootless) {
+	if d.outcome == isDenied && slices.ContainsFunc(targetsOf(r), isRootless) {
 		return answer(w, problem{"urn:scafo:invalid-input", "Malformed request", http.StatusBadRequest,
 			"the target has to be a path or a URL: after its scheme comes no slash"})
 	}

@@ -735,6 +735,13 @@ func TestASecondReleaseLeavesTheLockToWhoeverAsksForItByThen(t *testing.T) {
 	}
 }
 
+// endOfKeeping is closed with the last sign of life for the lock.
+func endOfKeeping(locks *locks) <-chan struct{} {
+	locks.mutex.Lock()
+	defer locks.mutex.Unlock()
+	return locks.taken[lockName].stopped
+}
+
 func TestALostLockIsNotTakenBack(t *testing.T) {
 	t.Parallel()
 	n := newFakeNode(t)
@@ -746,9 +753,7 @@ func TestALostLockIsNotTakenBack(t *testing.T) {
 	if err := s.Lock(t.Context(), lockName); err != nil {
 		t.Fatal(err)
 	}
-	locks.mutex.Lock()
-	ended := locks.taken[lockName].stopped
-	locks.mutex.Unlock()
+	ended := endOfKeeping(locks)
 	n.locked(func() { n.locks[lockName] = "somebody" })
 	<-ended
 	if logs.FilterMessageSnippet("was lost").Len() != 1 {
@@ -774,9 +779,7 @@ func TestASignOfLifeThatIsRefusedIsTheLast(t *testing.T) {
 	if err := s.Lock(t.Context(), lockName); err != nil {
 		t.Fatal(err)
 	}
-	locks.mutex.Lock()
-	ended := locks.taken[lockName].stopped
-	locks.mutex.Unlock()
+	ended := endOfKeeping(locks)
 	n.locked(func() { n.fail = func(*http.Request) int { return http.StatusConflict } })
 	<-ended
 	n.locked(func() { n.fail, n.requests = nil, nil; clear(n.locks) })
